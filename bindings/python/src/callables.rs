@@ -191,25 +191,29 @@ impl Reward for PyReward {
     }
 
     fn score_with_progress(&mut self, rollouts: &Rollouts, progress: &dyn Progress) -> Vec<Result<Score, RewardError>> {
+        let fail = |error: RewardError| vec![Err(error); rollouts.len()];
         let judged = (0..rollouts.len()).map(|i| {
             let (prompt, rollout) = (rollouts.prompt(i), &rollouts.rollouts[i]);
-            Judged {
+            Ok(Judged {
                 row: prompt.row,
                 prompt: prompt.text.clone(),
                 messages: prompt.messages.clone(),
                 completion: rollout.completion.clone(),
-                episode: completion_messages(rollout),
+                episode: completion_messages(rollouts, i)?,
                 ids: rollout.completion_ids.clone(),
                 columns: prompt.columns.clone(),
                 environment: rollout.episode.as_ref().map(|episode| episode.object.clone()).unwrap_or_default(),
-            }
+            })
         });
-        let (judged, callable): (Vec<Judged>, _) = (judged.collect(), Arc::clone(&self.callable));
+        let judged: Vec<Judged> = match judged.collect::<gradus::Result<Vec<Judged>>>() {
+            Ok(judged) => judged,
+            Err(error) => return fail(RewardError::from(&error)),
+        };
+        let callable = Arc::clone(&self.callable);
         let steps = progress.run_steps().unwrap_or(RunSteps { done: 0, total: 0 });
         let called =
             call_python(self.limit, &self.shared.interrupt, move |py| call_rewards(py, &callable, &judged, steps));
         let lengths = rollouts.rollouts.iter().map(|rollout| rollout.completion_ids.len());
-        let fail = |error: RewardError| vec![Err(error); rollouts.len()];
         match called {
             Err(why) => fail(failed(why, self.limit, Some("reward_timeout_s"))),
             Ok(Err(error)) => {

@@ -189,9 +189,7 @@ impl CallFormat {
             Self::Llama3 => {
                 let blank = text.len() - text.trim_start().len();
                 let whole = Some(blank).filter(|&at| is_start && (is_llama3(&text[at..]) || is_call(&text[at..])));
-                let mut begins = text.match_indices(LLAMA_CALL).map(|(at, _)| at);
-                let last = || begins.find(|&at| is_llama3(&text[at..]) && ends_with_calls(&text[at..]));
-                [text.find(PYTHON_TAG), whole.or_else(last)].into_iter().flatten().min()
+                [text.find(PYTHON_TAG), whole.or_else(|| final_calls(text))].into_iter().flatten().min()
             }
         }
     }
@@ -262,10 +260,46 @@ fn is_call(text: &str) -> bool {
         && ["parameters", "arguments"].iter().any(|key| call.get(*key).is_some())
 }
 
-/// Whether `text` consists of readable calls of Llama 3.
-fn ends_with_calls(text: &str) -> bool {
-    let (length, calls) = llama3(text);
-    length == text.len() && calls.iter().all(|call| call.arguments.is_ok())
+/// Returns the position of the readable calls of Llama 3 that end the text. Reads each object once: what follows a call also follows the
+/// calls between the two, so the search continues there.
+fn final_calls(text: &str) -> Option<usize> {
+    let mut at = 0;
+    'search: loop {
+        at += text[at..].find(LLAMA_CALL)?;
+        if !is_llama3(&text[at..]) {
+            at += 1;
+            continue;
+        }
+        let begin = at;
+        while at < text.len() {
+            match Some(&text[at..]).filter(|rest| rest.starts_with('{')).and_then(llama3_call) {
+                Some(Ok((length, call))) => {
+                    at += length;
+                    if call.arguments.is_err() {
+                        continue 'search;
+                    }
+                }
+                // A call may follow within the broken object.
+                Some(Err(_)) => {
+                    at += 1;
+                    continue 'search;
+                }
+                None => continue 'search,
+            }
+        }
+        return Some(begin);
+    }
+}
+
+/// Parses the object that `text` begins with as a call of Llama 3. Also returns its length, including the separators behind it. `None` if the
+/// text is blank.
+fn llama3_call(text: &str) -> Option<serde_json::Result<(usize, Call)>> {
+    let mut values = Deserializer::from_str(text).into_iter::<Value>();
+    Some(values.next()?.map(|value| {
+        let behind = &text[values.byte_offset()..];
+        let behind = behind.trim_start_matches(|c: char| c.is_whitespace() || c == ';' || c == ',');
+        (text.len() - behind.len(), of_value(value, "parameters"))
+    }))
 }
 
 /// Parses calls up to the end of the text, or up to other text. `text` begins with the first one, or with `<|python_tag|>`.
@@ -274,12 +308,10 @@ fn llama3(text: &str) -> (usize, Vec<Call>) {
     let mut rest = tagged.unwrap_or(text).trim_start();
     let mut calls = Vec::new();
     while !rest.is_empty() && (tagged.is_some() || rest.starts_with('{')) {
-        let mut values = Deserializer::from_str(rest).into_iter::<Value>();
-        match values.next() {
-            Some(Ok(value)) => {
-                let read = values.byte_offset();
-                calls.push(of_value(value, "parameters"));
-                rest = rest[read..].trim_start_matches(|c: char| c.is_whitespace() || c == ';' || c == ',');
+        match llama3_call(rest) {
+            Some(Ok((length, call))) => {
+                calls.push(call);
+                rest = &rest[length..];
             }
             Some(Err(error)) => {
                 calls.push(unreadable(String::new(), &format!("it is no JSON: {error}"), rest));
@@ -538,6 +570,26 @@ mod tests {
         assert_eq!(names(CallFormat::Llama3, &format!("Sure: {call}\n")), read);
         let read = (String::from("and so on"), vec![called("add", json!({"a": 1}))]);
         assert_eq!(names(CallFormat::Llama3, &format!("{call} and so on")), read);
+    }
+
+    #[test]
+    fn only_the_calls_that_end_a_turn_of_llama_3_are_read() {
+        let read = |text: &str| called_names(CallFormat::Llama3, text, false);
+        let call = |name: &str| format!("{{\"name\": \"{name}\", \"parameters\": {{}}}}");
+        let (a, b) = (call("a"), call("b"));
+        assert_eq!(read(&format!("Sure: {a}; {b}")), ["a", "b"]);
+        assert_eq!(read(&format!("Sure: {a} größer {b}")), ["b"]);
+        assert_eq!(read(&format!("Sure: {a} {{\"x\": 1}} {b}")), ["b"]);
+        let broken = a.replace("{}", "3");
+        assert_eq!(read(&format!("Sure: {broken} {b}")), ["b"]);
+        let unfinished = a.replace("{}}", "{ ");
+        assert_eq!(read(&format!("Sure: {a} {unfinished} {b}")), ["b"]);
+        // An object within another one does not end the turn.
+        assert!(read(&format!("Sure: {{\"x\": [{a}]}}")).is_empty());
+        // The time for this text is proportional to its length.
+        let many = a.clone() + &format!(" {a}").repeat(50_000);
+        assert!(read(&format!("Sure: {many} x")).is_empty());
+        assert_eq!(read(&format!("Sure: {many} x {b}")), ["b"]);
     }
 
     #[test]

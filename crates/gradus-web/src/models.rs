@@ -13,8 +13,8 @@ use gradus::model::{ModelDir, ModelShape, Precision, Scope, Task, WeightFormat};
 use gradus::pretrained::{Pretrained, TextFiles};
 use gradus::reward::fine_grained::SegmentConfig;
 use gradus::runs::is_run;
+use gradus::text::ChatTemplate;
 use gradus::{Error, Result};
-use serde_json::Value;
 use tokio::sync::Mutex as AsyncMutex;
 
 use crate::actor::{Actor, Work};
@@ -301,7 +301,7 @@ impl Models {
         let dir = ModelDir::open(&model_of(&found.path).ok()?).ok()?;
         let tokenizer = text.tokenizer.map(PathBuf::from).filter(|path| path.is_dir());
         Some(match tokenizer.as_deref().unwrap_or(dir.tokenizer_dir()) {
-            path if has_template(path) => ChatFormat::Template,
+            path if ChatTemplate::is_in(path).ok()? => ChatFormat::Template,
             _ if dir.has_encoder().ok()? => ChatFormat::Plain,
             _ => ChatFormat::Hh,
         })
@@ -451,20 +451,6 @@ where
 /// Returns the maximum number of tokens of a prompt and its completion for the model or run in `path`, if there is a limit.
 pub fn positions_at(path: &Path) -> Option<usize> {
     ModelShape::of(&ModelDir::open(&model_of(path).ok()?).ok()?).ok()?.max_positions
-}
-
-/// Returns whether the directory of a tokenizer has a chat template.
-fn has_template(path: &Path) -> bool {
-    if path.join("chat_template.jinja").is_file() {
-        return true;
-    }
-    let config = std::fs::read(path.join("tokenizer_config.json")).unwrap_or_default();
-    let config: Value = serde_json::from_slice(&config).unwrap_or_default();
-    match &config["chat_template"] {
-        Value::String(_) => true,
-        Value::Array(list) => list.iter().any(|entry| entry["name"] == "default"),
-        _ => false,
-    }
 }
 
 /// Returns the purpose of a model. `None` if it neither generates nor scores answers.

@@ -29,7 +29,9 @@ const SOURCE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     pool: Arc<Pool>,
+    /// The templates that conversations use. Only these are compiled.
     source: Arc<Source>,
+    named: Arc<Named>,
     /// Whether it marks the assistant's text in conversations without and with tools.
     marks_assistant: [bool; 2],
     /// Whether it writes the texts of contents that are lists of parts; determined at the first such content.
@@ -42,6 +44,9 @@ type Named = Vec<(String, String)>;
 
 /// Name of the template for conversations without tools.
 const DEFAULT: &str = "default";
+
+/// Folder of a model directory with further templates.
+const FOLDER: &str = "additional_chat_templates";
 
 /// A conversation to render: its messages, each of which serializes to an object with `role` and `content`, and its options.
 pub type Request<'a, M> = (&'a [M], RenderOptions<'a>);
@@ -73,16 +78,37 @@ impl ChatTemplate {
     /// `chat_template` of `tokenizer_config.json`. Returns `None` if it has none of them.
     ///
     /// As in transformers, a directory may have several templates with names. [`render`](Self::render) uses `tool_use` for conversations with
-    /// tools, and `default` for all others.
+    /// tools, and `default` for all others. Templates with other names need not be valid.
     ///
     /// # Errors
-    /// If a file cannot be read, or the template is not valid.
+    /// If a file cannot be read, or a template that conversations use is not valid.
     pub fn from_dir(directory: &Path, tokenizer: &Tokenizer) -> Result<Option<Self>> {
-        let found = match of_files(directory)? {
-            Some(found) => Some(found),
-            None => of_settings(directory)?,
+        stored(directory)?.map(|(path, named)| Self::compile(named, path, tokenizer)).transpose()
+    }
+
+    /// Returns whether a model directory has a chat template, without compiling it.
+    ///
+    /// # Errors
+    /// If a file cannot be read.
+    pub fn is_in(directory: &Path) -> Result<bool> {
+        Ok(stored(directory)?.is_some())
+    }
+
+    /// Returns the files in the folder `additional_chat_templates` of a model directory, sorted by name.
+    ///
+    /// # Errors
+    /// If the folder cannot be read.
+    pub fn additional_files(directory: &Path) -> Result<Vec<PathBuf>> {
+        let folder = directory.join(FOLDER);
+        let entries = match std::fs::read_dir(&folder) {
+            Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>().map_err(|e| Error::io(&folder, e))?,
+            Err(_) if !folder.is_dir() => Vec::new(),
+            Err(e) => return Err(Error::io(&folder, e)),
         };
-        found.map(|(path, named)| Self::compile(named, path, tokenizer)).transpose()
+        let mut files: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+        files.retain(|file| name_of(file).is_some() && file.is_file());
+        files.sort();
+        Ok(files)
     }
 
     /// Loads the template from a file of its own.
@@ -102,19 +128,21 @@ impl ChatTemplate {
     }
 
     fn compile(named: Named, path: PathBuf, tokenizer: &Tokenizer) -> Result<Self> {
-        if let Some((_, source)) = named.iter().find(|(_, source)| source.len() > SOURCE_BYTES) {
+        let is_used = |(name, _): &&(String, String)| Source::PARTS.contains(&name.as_str());
+        let used: Named = named.iter().filter(is_used).cloned().collect();
+        if let Some((_, source)) = used.iter().find(|(_, source)| source.len() > SOURCE_BYTES) {
             let message = format!("the chat template has {} bytes, but at most {SOURCE_BYTES} are read", source.len());
             return Err(Error::model(&path, message));
         }
-        let source = Source { named, special_tokens: tokenizer.named_special_tokens().to_vec() };
+        let source = Source { named: used, special_tokens: tokenizer.named_special_tokens().to_vec() };
         let pool = Pool::compile(source.clone()).map_err(|refused| match refused {
             RenderError::Rejected(what) => Error::model(&path, format!("not a valid chat template: {what}")),
             RenderError::Stopped(what) => stopped(&path, &what),
         })?;
         let marks_assistant =
             [false, true].map(|has_tools| source.part(has_tools).is_some_and(|(_, source)| marks_generation(source)));
-        let source = Arc::new(source);
-        Ok(Self { pool: Arc::new(pool), marks_assistant, source, reads_parts: OnceLock::new(), path })
+        let (source, named) = (Arc::new(source), Arc::new(named));
+        Ok(Self { pool: Arc::new(pool), marks_assistant, source, named, reads_parts: OnceLock::new(), path })
     }
 
     /// Returns the source of the template for conversations without tools. It is empty if the directory has only other templates.
@@ -127,9 +155,9 @@ impl ChatTemplate {
         self.source.part(true).map_or("", |(_, source)| source)
     }
 
-    /// Returns the names and sources of all templates.
+    /// Returns the names and sources of all templates, also of those that conversations do not use.
     pub fn named(&self) -> &[(String, String)] {
-        &self.source.named
+        &self.named
     }
 
     /// Returns the file of the template.
@@ -180,6 +208,12 @@ impl ChatTemplate {
     }
 
     fn prepare<M: Serialize>(&self, (messages, options): &Request<'_, M>) -> Result<Conversation> {
+        if self.source.part(tools(options).is_some()).is_none() {
+            let names: Vec<String> = self.named.iter().map(|(name, _)| format!("`{name}`")).collect();
+            let names = names.join(", ");
+            let what = format!("no template is called `{DEFAULT}`, which conversations need (found {names})");
+            return Err(self.failed(&what));
+        }
         let messages = serde_json::to_string(messages).map_err(|e| self.failed(&e.to_string()))?;
         if messages.contains([OPEN, CLOSE]) {
             return Err(Error::input("a message contains U+FDD0 or U+FDD1, which are not characters"));
@@ -221,26 +255,34 @@ impl ChatTemplate {
     }
 }
 
+/// Reads the templates of a model directory, and returns them with their path.
+fn stored(directory: &Path) -> Result<Option<(PathBuf, Named)>> {
+    match of_files(directory)? {
+        Some(found) => Ok(Some(found)),
+        None => of_settings(directory),
+    }
+}
+
 /// Reads the template files of a directory. As in transformers, a file of this name in the folder replaces `chat_template.jinja`.
 fn of_files(directory: &Path) -> Result<Option<(PathBuf, Named)>> {
-    let (file, folder) = (directory.join("chat_template.jinja"), directory.join("additional_chat_templates"));
+    let file = directory.join("chat_template.jinja");
     let mut named = BTreeMap::new();
     if file.is_file() {
         named.insert(DEFAULT.to_owned(), read_source(&file)?);
     }
-    let path = if named.is_empty() { folder.clone() } else { file };
-    let entries = match std::fs::read_dir(&folder) {
-        Ok(entries) => entries.collect::<std::io::Result<Vec<_>>>().map_err(|e| Error::io(&folder, e))?,
-        Err(_) if !folder.is_dir() => Vec::new(),
-        Err(e) => return Err(Error::io(&folder, e)),
-    };
-    for entry in entries.into_iter().map(|entry| entry.path()).filter(|entry| entry.is_file()) {
-        let name = entry.file_name().and_then(OsStr::to_str).and_then(|name| name.strip_suffix(".jinja"));
-        if let Some(name) = name {
-            named.insert(name.to_owned(), read_source(&entry)?);
+    let path = if named.is_empty() { directory.join(FOLDER) } else { file };
+    for file in ChatTemplate::additional_files(directory)? {
+        if let Some(name) = name_of(&file) {
+            named.insert(name.to_owned(), read_source(&file)?);
         }
     }
     Ok((!named.is_empty()).then(|| (path, named.into_iter().collect())))
+}
+
+/// Returns the name of the template in a file. `None` for other files, also for those that an operating system hides.
+fn name_of(file: &Path) -> Option<&str> {
+    let name = file.file_name().and_then(OsStr::to_str)?.strip_suffix(".jinja")?;
+    (!name.is_empty() && !name.starts_with('.')).then_some(name)
 }
 
 /// Reads the key `chat_template` of `tokenizer_config.json`: a template, or several in a list or an object.

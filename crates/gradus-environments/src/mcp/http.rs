@@ -1,6 +1,7 @@
 //! An MCP server over streamable HTTP: each message is a POST, and its answer is JSON or a stream of events.
 
 use std::io::{BufRead, BufReader, ErrorKind, Read};
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -29,6 +30,13 @@ const QUOTED: usize = 240;
 const GOODBYE: Duration = Duration::from_secs(2);
 
 const SESSION: &str = "mcp-session-id";
+
+/// Statuses with which servers refuse a call. Other statuses concern the key, the session or the load of the server.
+const REFUSALS: [StatusCode; 3] =
+    [StatusCode::BAD_REQUEST, StatusCode::UNPROCESSABLE_ENTITY, StatusCode::INTERNAL_SERVER_ERROR];
+
+/// Error codes of a server that does not have the session, if the status is 400: an invalid request, and the server's own codes.
+const NO_SESSION: [RangeInclusive<i64>; 2] = [-32600..=-32600, -32099..=-32000];
 
 /// Address of a server, and the session with it.
 pub(super) struct Http {
@@ -120,20 +128,33 @@ impl Http {
     pub fn request(&self, method: &str, params: &Value) -> Result<Response> {
         let session = self.session()?;
         let request = message::request(method, params);
-        let answer = match self.send_request(request.clone(), &session)? {
+        let posted = self.send_request(request.clone(), &session);
+        if let Ok(Posted::Forgotten(_)) = posted {
+            // Another caller may have replaced it already.
+            self.session.remove(|current| Arc::ptr_eq(current, &session));
+        }
+        self.release(session);
+        let answer = match posted? {
             Posted::Answer(answer) => answer,
             Posted::Forgotten(_) => {
-                // Another caller may have replaced it already.
-                if let Some(old) = self.session.remove(|current| Arc::ptr_eq(current, &session)) {
-                    self.close(&old);
-                }
-                match self.send_request(request, &*self.session()?)? {
+                let session = self.session()?;
+                let posted = self.send_request(request, &session);
+                self.release(session);
+                match posted? {
                     Posted::Answer(answer) => answer,
                     Posted::Forgotten(error) => return Err(error),
                 }
             }
         };
         message::response(answer)
+    }
+
+    /// Ends the use of a session. The last user of a replaced session closes it: the server may still have it, and other calls may still
+    /// wait for their answers in it.
+    fn release(&self, session: Arc<Session>) {
+        if let Some(replaced) = Arc::into_inner(session) {
+            self.close(&replaced);
+        }
     }
 
     /// Returns the session, and opens it if necessary.
@@ -196,17 +217,18 @@ impl Http {
         let (is_json, is_stream) = (kind.starts_with("application/json"), kind.starts_with("text/event-stream"));
         if !status.is_success() {
             let refusal = Refusal::read(self, response);
-            // Some servers refuse a call with an error status. An error about the key or the session concerns no call.
-            let of_call = ![StatusCode::UNAUTHORIZED, StatusCode::FORBIDDEN, StatusCode::NOT_FOUND].contains(&status);
-            if of_call
-                && let Ok(answer) = self.answer_in(&refusal.text, number)
-                && answer.contains_key("error")
-            {
-                return Ok(Posted::Answer(answer));
-            }
-            let of_session = [StatusCode::NOT_FOUND, StatusCode::BAD_REQUEST].contains(&status);
-            let error = self.refusal(refusal);
-            return if session.id.is_some() && of_session { Ok(Posted::Forgotten(error)) } else { Err(error) };
+            let answer = self.answer_in(&refusal.text, number).ok().filter(|answer| answer.contains_key("error"));
+            let code = answer.as_ref().and_then(|answer| answer["error"]["code"].as_i64());
+            let is_lost = match status {
+                StatusCode::NOT_FOUND => true,
+                StatusCode::BAD_REQUEST => code.is_none_or(|code| NO_SESSION.iter().any(|codes| codes.contains(&code))),
+                _ => false,
+            };
+            return match answer {
+                _ if session.id.is_some() && is_lost => Ok(Posted::Forgotten(self.refusal(refusal))),
+                Some(answer) if REFUSALS.contains(&status) => Ok(Posted::Answer(answer)),
+                _ => Err(self.refusal(refusal)),
+            };
         }
         let body = response.into_body();
         if is_stream {

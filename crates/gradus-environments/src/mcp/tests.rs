@@ -2,6 +2,7 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
+use std::sync::mpsc::channel;
 use std::sync::{Arc, Mutex};
 
 use super::*;
@@ -239,7 +240,7 @@ fn call_in_session(
 
 #[test]
 fn the_policy_reads_a_refusal_with_an_error_status() {
-    for status in [400, 500] {
+    for status in [400, 422, 500] {
         let (result, methods) = call_in_session(move |message, _| {
             let error = json!({ "code": -32602, "message": "Invalid params" });
             let body = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
@@ -252,17 +253,82 @@ fn the_policy_reads_a_refusal_with_an_error_status() {
 }
 
 #[test]
+fn errors_that_concern_no_call_are_not_read_by_the_policy() {
+    for status in [408, 429, 502, 503] {
+        let (result, _) = call_in_session(move |message, _| {
+            let error = json!({ "code": -32000, "message": "Too many requests" });
+            let body = json!({ "jsonrpc": "2.0", "id": message["id"], "error": error });
+            (status, JSON.into(), body.to_string())
+        });
+        let error = result.expect_err("a failure").to_string();
+        assert!(error.contains(&format!("refused with the status {status}")), "{error}");
+    }
+}
+
+#[test]
 fn a_replaced_session_is_ended() {
-    let no_session = json!({ "jsonrpc": "2.0", "id": null, "error": { "code": -32600, "message": "no session" } });
-    let (result, methods) = call_in_session(move |message, calls| match calls {
-        0 => (400, JSON.into(), no_session.to_string()),
-        _ => (200, JSON.into(), result(message, json!({ "content": [{ "type": "text", "text": "done" }] }))),
+    for (is_numbered, code) in [(false, -32600), (true, -32600), (true, -32000), (true, -32099)] {
+        let (result, methods) = call_in_session(move |message, calls| match calls {
+            0 => {
+                let id = if is_numbered { message["id"].clone() } else { Value::Null };
+                let error = json!({ "code": code, "message": "no session" });
+                (400, JSON.into(), json!({ "jsonrpc": "2.0", "id": id, "error": error }).to_string())
+            }
+            _ => (200, JSON.into(), result(message, json!({ "content": [{ "type": "text", "text": "done" }] }))),
+        });
+        assert_eq!(result, Ok(Ok("done".into())), "{code}");
+        assert_eq!(
+            methods[3..],
+            ["tools/call", "DELETE", "initialize", "notifications/initialized", "tools/call", "DELETE"],
+            "{code}"
+        );
+    }
+}
+
+#[test]
+fn the_last_call_in_a_replaced_session_ends_it() {
+    let (starts, started) = channel();
+    let (ends, ended) = channel::<()>();
+    let ended = Mutex::new(ended);
+    let methods = Arc::new(Mutex::new(Vec::new()));
+    let log = Arc::clone(&methods);
+    let config = serve(move |message| {
+        let is_slow = message["params"]["arguments"]["is_slow"] == true;
+        let name = if is_slow { "slow" } else { message["method"].as_str().unwrap_or_default() };
+        let is_first = {
+            let mut seen = log.lock().expect("no panic");
+            seen.push(name.to_owned());
+            seen.iter().filter(|other| *other == name).count() == 1
+        };
+        match name {
+            "initialize" => {
+                let (status, headers, body) = polite(message);
+                (status, format!("{headers}Mcp-Session-Id: a\r\n"), body)
+            }
+            "tools/call" if is_first => (400, "Content-Type: text/plain\r\n".into(), "bad request".into()),
+            "tools/call" | "slow" => {
+                if is_slow {
+                    starts.send(()).expect("the test waits");
+                    ended.lock().expect("no panic").recv().expect("the test goes on");
+                }
+                (200, JSON.into(), result(message, json!({ "content": [{ "type": "text", "text": name }] })))
+            }
+            _ => polite(message),
+        }
     });
-    assert_eq!(result, Ok(Ok("done".into())));
-    assert_eq!(
-        methods[3..],
-        ["tools/call", "DELETE", "initialize", "notifications/initialized", "tools/call", "DELETE"]
-    );
+    let server = McpServer::connect(&config).expect("a server");
+    let count = || methods.lock().expect("no panic").iter().filter(|method| *method == "DELETE").count();
+    std::thread::scope(|scope| {
+        let slow = scope.spawn(|| server.call("do", &Map::from_iter([("is_slow".to_owned(), json!(true))])));
+        started.recv().expect("it has begun");
+        assert_eq!(server.call("do", &Map::new()), Ok(Ok("tools/call".into())));
+        assert_eq!(count(), 0, "the slow call still uses the session");
+        ends.send(()).expect("the server waits");
+        assert_eq!(slow.join().expect("no panic"), Ok(Ok("slow".into())));
+        assert_eq!(count(), 1);
+    });
+    drop(server);
+    assert_eq!(count(), 2);
 }
 
 #[test]

@@ -136,4 +136,9 @@ fn conversations_with_models_without_a_chat_template_say_how_they_are_read() {
     assert!(!page(&[("model", "qwen3")]).contains("no chat template"));
     let blind = page(&[("model", "gpt2"), ("other", "qwen3"), ("blind", "on")]);
     assert!(blind.contains("One of the models has no chat template") && !blind.contains(note), "{blind}");
+    // A template in this folder counts, too.
+    let templates = folder.path().join("gpt2/additional_chat_templates");
+    std::fs::create_dir(&templates).expect("a folder");
+    std::fs::write(templates.join("default.jinja"), "{{ messages[0].content }}").expect("written");
+    assert!(!page(&[("model", "gpt2")]).contains("no chat template"));
 }

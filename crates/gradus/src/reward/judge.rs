@@ -463,7 +463,11 @@ impl JudgeReward {
         let said = match answer.trim_start().strip_prefix(begins) {
             // The token limit can cut off a thought.
             Some(thought) => thought.split_once(ends).map_or("", |(_, said)| said),
-            None => answer,
+            // Some chat templates open the thought in the prompt.
+            None => match answer.split_once(ends) {
+                Some((thought, said)) if !thought.contains(begins) => said,
+                _ => answer,
+            },
         };
         let inside = said.rfind("]]").and_then(|end| {
             let start = said[..end].rfind("[[")? + 2;
@@ -697,6 +701,7 @@ mod tests {
                 NO_VERDICT,
             ),
             (completion(json!("<think>[[2]]</think> No.")), "without a verdict in double brackets", NO_VERDICT),
+            (completion(json!("[[2]]</think> No.")), "without a verdict in double brackets", NO_VERDICT),
             (completion(json!("[[8/10]]")), "the verdict `[[8/10]]`, but a number from 1 to 10 is", NO_VERDICT),
         ] {
             let (message, found) = failure(body);
@@ -716,7 +721,13 @@ mod tests {
             let (url, _) = serve("/v1", move |_, _| (200, "", body.clone()));
             totals(&mut judge(&config(&url, "")), &completions(["a"]))
         };
-        assert_eq!(value(json!("<think>maybe [[2]]</think> [[10]]")), [1.0]);
+        for answer in [
+            "<think>maybe [[2]]</think> [[10]]",
+            "maybe [[2]]\n</think>\n[[10]]",
+            "[[10]] although it writes <think> and </think>",
+        ] {
+            assert_eq!(value(json!(answer)), [1.0], "{answer}");
+        }
         assert_eq!(value(json!([{ "type": "thinking" }, { "type": "text", "text": "So [[1]]" }])), [0.0]);
     }
 

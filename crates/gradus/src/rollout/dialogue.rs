@@ -7,7 +7,7 @@ use gradus_environments as env;
 use gradus_environments::CallFormat;
 use serde_json::{Map, Value, json};
 
-use super::{Exchange, Prompt, Retokenized, Rollout, StopReason, Turn};
+use super::{Exchange, Prompt, Retokenized, Rollouts, StopReason, Turn};
 use crate::data::{Message, TemplateColumns};
 use crate::error::{Error, Result, excerpt};
 use crate::text::{ChatTemplate, RenderOptions, Tokenizer, think};
@@ -389,30 +389,48 @@ fn readable_calls(turn: &env::Turn) -> Option<Vec<Value>> {
     turn.calls.iter().map(|call| call.arguments.is_ok().then(|| called(call))).collect()
 }
 
-/// Returns an episode's completion as messages, in the form that TRL gives to reward functions: the turns of the policy and the answers
-/// that it read. `None` if the rollout has no episode.
-pub fn completion_messages(rollout: &Rollout) -> Option<Vec<Value>> {
-    let mut messages = Vec::new();
-    for turn in &rollout.turns {
-        let Exchange { turn: said, observation } = turn.exchange.as_ref()?;
-        messages.push(match readable_calls(said) {
-            Some(calls) => {
-                let mut message = json!({ "role": "assistant", "content": said.answer });
-                if !said.thought.is_empty() {
-                    message["reasoning_content"] = json!(said.thought);
-                }
-                if !calls.is_empty() {
-                    message["tool_calls"] = Value::Array(calls);
-                }
-                message
-            }
-            None => json!({ "role": "assistant", "content": said.text }),
-        });
-        if turn.answered > 0 {
-            messages.extend(observation.replies.iter().map(message));
-        }
+/// Returns the completion of rollout `i` as messages, in the form that TRL gives to reward functions: the turns of the policy and the answers
+/// that it read. A turn that the environment did not answer, because it failed, is a message with the turn's text. `None` if the rollout has
+/// no episode.
+///
+/// # Errors
+/// If the text of such a turn cannot be found, as in [`Rollouts::ranges`].
+pub fn completion_messages(rollouts: &Rollouts, i: usize) -> Result<Option<Vec<Value>>> {
+    let rollout = rollouts.rollout(i);
+    if rollout.episode.is_none() {
+        return Ok(None);
     }
-    Some(messages)
+    let (mut messages, mut at) = (Vec::new(), 0);
+    for turn in &rollout.turns {
+        match &turn.exchange {
+            Some(Exchange { turn: sampled, observation }) => {
+                messages.push(sampled_message(sampled));
+                if turn.answered > 0 {
+                    messages.extend(observation.replies.iter().map(message));
+                }
+            }
+            None => {
+                let ranges = &rollouts.ranges(i)?[at..at + turn.drawn];
+                let text = ranges.iter().map(|range| &rollout.completion[range.clone()]).collect::<String>();
+                messages.push(json!({ "role": "assistant", "content": text }));
+            }
+        }
+        at += turn.drawn + turn.answered;
+    }
+    Ok(Some(messages))
+}
+
+/// Converts a turn of the policy to a message in TRL's form. A turn with unparsable calls is its text.
+fn sampled_message(turn: &env::Turn) -> Value {
+    let Some(calls) = readable_calls(turn) else { return json!({ "role": "assistant", "content": turn.text }) };
+    let mut message = json!({ "role": "assistant", "content": turn.answer });
+    if !turn.thought.is_empty() {
+        message["reasoning_content"] = json!(turn.thought);
+    }
+    if !calls.is_empty() {
+        message["tool_calls"] = Value::Array(calls);
+    }
+    message
 }
 
 /// Maximum number of ids of the mark that opens a thought, and of the white space after it.
@@ -488,6 +506,8 @@ mod tests {
     use std::path::Path;
 
     use super::*;
+    use crate::reward::test_rollouts::rollouts;
+    use crate::rollout::{Episode, EpisodeEnd, EpisodeObject, Rollout};
 
     const TOKENIZER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fixtures/parity/tool_calls/tokenizer");
 
@@ -529,9 +549,19 @@ mod tests {
         let again = vec![env::Reply::User { content: "Again.".into() }];
         let added = calls(Ok(Map::from_iter([("a".to_owned(), json!(1))])));
         let broken = calls(Err("it is no JSON".into()));
-        let mut rollout = Rollout::one_turn(0, "all", vec![1], StopReason::StopId);
-        assert_eq!(completion_messages(&rollout), None);
-        rollout.turns = vec![
+        let tokenizer = Tokenizer::from_dir(Path::new(TOKENIZER)).expect("a tokenizer");
+        let last = " Then it is 4.";
+        let last_ids = tokenizer.encode(last, false).expect("ids");
+        let ids = [tokenizer.encode("One, two, three, four.", false).expect("ids"), last_ids.clone()].concat();
+        let before = ids.len() - last_ids.len();
+        let text = tokenizer.decode(&ids, true).expect("a text");
+        let mut rollouts = rollouts([("prompt", Value::Null, "")]);
+        rollouts.tokenizer = Some(tokenizer);
+        rollouts.prompts[0].ids.clear();
+        rollouts.rollouts = vec![Rollout::one_turn(0, text, ids, StopReason::StopId)];
+        let of = |rollouts: &Rollouts| json!(completion_messages(rollouts, 0).expect("messages"));
+        assert_eq!(of(&rollouts), Value::Null);
+        let mut turns = vec![
             says(2, env::Turn { thought: "hm".into(), calls: added, ..env::Turn::default() }, three()),
             says(2, env::Turn { text: "<tool_call>{".into(), calls: broken, ..env::Turn::default() }, again),
             says(0, env::Turn { answer: "It is 3.".into(), ..env::Turn::default() }, three()),
@@ -544,6 +574,27 @@ mod tests {
             { "role": "user", "content": "Again." },
             { "role": "assistant", "content": "It is 3." },
         ]);
-        assert_eq!(json!(completion_messages(&rollout)), expected);
+        let episode = |end: EpisodeEnd| Episode {
+            name: "step 1, prompt 1, completion 1".into(),
+            opening: None,
+            end,
+            reward: None,
+            retokenized: Retokenized::default(),
+            object: EpisodeObject::default(),
+        };
+        rollouts.rollouts[0].episode = Some(episode(EpisodeEnd::Done));
+        rollouts.rollouts[0].turns = turns.clone();
+        assert_eq!(of(&rollouts), expected);
+        // The environment failed at the last turn, or before the first one.
+        rollouts.rollouts[0].episode = Some(episode(EpisodeEnd::Failed("it is down".into())));
+        turns.truncate(1);
+        turns[0].drawn = before - turns[0].answered;
+        turns.push(Turn::unanswered(last_ids.len()));
+        rollouts.rollouts[0].turns = turns;
+        let expected = json!([expected[0], expected[1], { "role": "assistant", "content": last }]);
+        assert_eq!(of(&rollouts), expected);
+        rollouts.rollouts[0].turns = vec![Turn::unanswered(before + last_ids.len())];
+        let expected = json!([{ "role": "assistant", "content": rollouts.rollouts[0].completion }]);
+        assert_eq!(of(&rollouts), expected);
     }
 }

@@ -18,6 +18,7 @@ use crate::method::{Cast, TrainedBy};
 use crate::model::{ModelDir, Rows, weight_files};
 use crate::ranks::Ranks;
 use crate::run::{Checkpoint, DataFingerprint, RowsFingerprint};
+use crate::text::ChatTemplate;
 
 /// Fingerprint of all splits of the rows.
 pub(crate) fn of(train: &[Row], held_out: &[Row], test: &[Row]) -> DataFingerprint {
@@ -203,6 +204,7 @@ fn read_of(dir: &ModelDir) -> Result<String> {
     let tokenizers = if dir.tokenizer_dir().join(TOKENIZERS[0]).is_file() { 1 } else { TOKENIZERS.len() };
     let names = TOKENIZERS.into_iter().take(tokenizers).chain(BESIDE_TOKENIZERS);
     whole.extend(names.map(|name| dir.tokenizer_dir().join(name)));
+    whole.extend(ChatTemplate::additional_files(dir.tokenizer_dir())?);
     // The loader reports missing files.
     for path in sampled.iter().filter(|path| path.is_file()) {
         stretches(path, &mut hash).map_err(|source| Error::io(path, source))?;
@@ -481,6 +483,16 @@ mod tests {
             assert_ne!(print(), first, "{name}");
             write(name, before);
         }
+        assert_eq!(print(), first);
+        let folder = directory.path().join("additional_chat_templates");
+        fs::create_dir(&folder).expect("a folder");
+        write("additional_chat_templates/notes.txt", "notes");
+        assert_eq!(print(), first);
+        write("additional_chat_templates/tool_use.jinja", "one");
+        let with_one = print();
+        write("additional_chat_templates/tool_use.jinja", "two");
+        assert!(![first.clone(), with_one].contains(&print()));
+        fs::remove_dir_all(&folder).expect("removed");
         assert_eq!(print(), first);
         let templated = ModelDir { chat_template: Some("{{ messages }}".into()), ..dir() };
         assert_ne!(read_of(&templated).expect("a print"), first);

@@ -48,25 +48,34 @@ impl Special {
 
 /// Returns the special tokens besides the seven named ones, in the order in which transformers 5.23 adds them.
 ///
-/// `extra_special_tokens` is an object of named tokens or a list. Older files call the list `additional_special_tokens`. It counts if
-/// there is no list of the new name. A list of `config` wins over the older list of `map`, unlike named tokens.
+/// `extra_special_tokens` is an object of named tokens or a list. Older files call the list `additional_special_tokens`. In `config`, it
+/// counts if the newer key is absent or empty. Else it counts if the newer key is absent from both files or gives an object last. Then the
+/// older list of `map` wins.
 fn extra_tokens(config: &Value, map: &Value) -> Vec<AddedToken> {
     const NEW: &str = "extra_special_tokens";
     const OLD: &str = "additional_special_tokens";
-    let list = |of: &Value, key: &str| of.get(key).and_then(Value::as_array).map(|list| special_tokens(list.iter()));
-    let named = |of: &Value| {
-        let named = of.get(NEW).and_then(Value::as_object);
-        named.map(|named| special_tokens(named.values())).unwrap_or_default()
+    let is_empty = |value: &Value| match value {
+        Value::Array(list) => list.is_empty(),
+        Value::Object(named) => named.is_empty(),
+        other => other.is_null(),
     };
-    let (named_by_config, named_by_map) = (named(config), named(map));
-    let of_config = list(config, NEW).filter(|list| !list.is_empty());
-    let of_config = of_config.or_else(|| list(config, OLD).filter(|_| named_by_config.is_empty()));
-    let listed = match (of_config, list(map, NEW)) {
-        // An object leaves room for the older list.
-        (None, None) => list(map, OLD).or_else(|| list(config, OLD)).unwrap_or_default(),
-        (of_config, of_map) => [of_config, of_map].into_iter().flatten().flatten().collect(),
-    };
-    [named_by_config, named_by_map, listed].concat()
+    let mut older = config.get(OLD);
+    let of_config = config.get(NEW).filter(|value| older.is_none() || !is_empty(value)).or_else(|| older.take());
+    // An empty list is there, unlike `None`, so the older list does not count.
+    let (mut named, mut listed) = (Vec::new(), None);
+    for value in [of_config, map.get(NEW)].into_iter().flatten() {
+        match value {
+            Value::Object(tokens) => {
+                named.extend(special_tokens(tokens.values()));
+                listed = None;
+            }
+            Value::Array(tokens) => listed.get_or_insert_with(Vec::new).extend(special_tokens(tokens.iter())),
+            _ => listed = Some(Vec::new()),
+        }
+    }
+    let older = map.get(OLD).or(older).and_then(Value::as_array);
+    let listed = listed.unwrap_or_else(|| older.map(|list| special_tokens(list.iter())).unwrap_or_default());
+    [named, listed].concat()
 }
 
 fn special_tokens<'v>(values: impl Iterator<Item = &'v Value>) -> Vec<AddedToken> {

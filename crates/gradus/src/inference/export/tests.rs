@@ -332,7 +332,7 @@ fn ends_beyond_the_third_and_flags_of_tokens_are_named() {
     assert_eq!(ids, ["2", "20", "21"]);
     assert_eq!(result.notes.len(), 1, "{:?}", result.notes);
     assert!(
-        result.notes[0].starts_with("the file has only three ids that end a completion: llama.cpp does not end at `")
+        result.notes[0].starts_with("the file has only three ids that end a completion: llama.cpp may not end at `")
             && result.notes[0].ends_with("` (22)"),
         "{:?}",
         result.notes
@@ -355,12 +355,19 @@ fn tokenizer_template_and_ends_are_in_the_file() {
         files.tokenizer.eos_id().map(|id| id.to_string())
     );
     assert_eq!(file.metadata["tokenizer.chat_template"], files.template.as_ref().expect("a template").source());
+    assert!(!file.metadata.contains_key("tokenizer.chat_templates"));
     let named = with_changed("config.json", |_| {});
-    std::fs::create_dir(named.path().join("additional_chat_templates")).expect("a folder");
-    std::fs::write(named.path().join("additional_chat_templates/tool_use.jinja"), "of tools").expect("written");
+    let folder = named.path().join("additional_chat_templates");
+    std::fs::create_dir(&folder).expect("a folder");
+    // A template that no conversation uses need not be valid for gradus.
+    for (name, source) in [("tool_use", "of tools"), ("my-rag", "{% of %}"), ("my.rag", "of texts"), (".hidden", "")] {
+        std::fs::write(folder.join(format!("{name}.jinja")), source).expect("written");
+    }
     let (with_tools, _) = exported(named.path(), GgufWeights::Bf16).expect("can be written");
     assert_eq!(with_tools.metadata["tokenizer.chat_template"], file.metadata["tokenizer.chat_template"]);
     assert_eq!(with_tools.metadata["tokenizer.chat_template.tool_use"], "of tools");
+    assert_eq!(with_tools.metadata["tokenizer.chat_template.my_rag"], "{% of %}");
+    assert_eq!(with_tools.metadata["tokenizer.chat_templates"], "my_rag|tool_use");
     // Every id has its text, except if the text contains the separator of this test.
     let json = files.tokenizer.to_json().expect("JSON");
     let merges = json["model"]["merges"].as_array().expect("merges").len();

@@ -121,9 +121,19 @@ pub(super) fn metadata(files: &Pretrained, size: usize, notes: &mut Vec<String>)
             excerpt(&flagged.join(", "), 200)
         ));
     }
+    // Keys and names are those of llama.cpp's converter.
+    let mut names = Vec::new();
     for (name, source) in files.template.iter().flat_map(ChatTemplate::named) {
-        let key = if name == "default" { "chat_template".to_owned() } else { format!("chat_template.{name}") };
-        add(&key, Value::Text(source.clone()));
+        let name: String = name.chars().map(|c| if c.is_ascii_alphanumeric() { c } else { '_' }).collect();
+        if name == "default" {
+            add("chat_template", Value::Text(source.clone()));
+        } else if !name.is_empty() && !names.contains(&name) {
+            add(&format!("chat_template.{name}"), Value::Text(source.clone()));
+            names.push(name);
+        }
+    }
+    if !names.is_empty() {
+        add("chat_templates", Value::Texts(names));
     }
     Ok(metadata)
 }
@@ -150,7 +160,7 @@ fn special(files: &Pretrained, add: &mut dyn FnMut(&str, Value), notes: &mut Vec
         let lost: Vec<String> =
             lost.iter().map(|id| format!("`{}` ({id})", tokenizer.token(*id).unwrap_or_default())).collect();
         notes.push(format!(
-            "the file has only three ids that end a completion: llama.cpp does not end at {}",
+            "the file has only three ids that end a completion: llama.cpp may not end at {}",
             lost.join(", ")
         ));
     }
@@ -236,9 +246,13 @@ fn byte_levels() -> Vec<(&'static str, Vec<Json>)> {
     let digits = json!({ "type": "Digits", "individual_digits": true });
     let mut known = vec![("gpt-2", vec![bytes(true)]), ("smollm", vec![digits, bytes(true)])];
     for (pattern, name) in CUTS {
-        let split =
-            json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": "Isolated", "invert": false });
-        known.push((name, vec![split, bytes(false)]));
+        // Every character belongs to a match, so removing what is between the matches keeps the same pieces. Tokenizers that were converted
+        // from tiktoken are of the second form.
+        for (behavior, invert) in [("Isolated", false), ("Removed", true)] {
+            let split =
+                json!({ "type": "Split", "pattern": { "Regex": pattern }, "behavior": behavior, "invert": invert });
+            known.push((name, vec![split, bytes(false)]));
+        }
     }
     known
 }
@@ -394,6 +408,9 @@ mod tests {
         assert_eq!(name(cuts(&[&digits, &bytes(false, true)])), Some("smollm"));
         for (pattern, known) in CUTS {
             assert_eq!(name(cuts(&[&split(pattern, "Isolated"), &bytes(false, false)])), Some(known));
+            let mut matches = split(pattern, "Removed");
+            matches["invert"] = true.into();
+            assert_eq!(name(cuts(&[&matches, &bytes(false, false)])), Some(known));
         }
         // A space in front, another pattern, no pattern, one that splits twice, and one that removes what it finds.
         let known = split(CUTS[0].0, "Isolated");

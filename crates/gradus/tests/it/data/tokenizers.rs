@@ -196,7 +196,12 @@ fn of_several_templates_one_is_for_tools() {
     ] {
         let config = serde_json::json!({"chat_template": templates});
         folder.write("m/tokenizer_config.json", config.to_string());
+        assert!(ChatTemplate::is_in(&directory).unwrap());
         assert_eq!(render(), [text("plain", true), text("of tools", false)]);
+    }
+    for templates in [serde_json::json!([]), serde_json::json!({}), Value::Null] {
+        folder.write("m/tokenizer_config.json", serde_json::json!({"chat_template": templates}).to_string());
+        assert!(!ChatTemplate::is_in(&directory).unwrap(), "{templates}");
     }
     // Without a template called `default`, only conversations with tools have one.
     folder.write("m/tokenizer_config.json", r#"{"chat_template": {"tool_use": "of tools", "rag": "of texts"}}"#);
@@ -215,6 +220,13 @@ fn of_several_templates_one_is_for_tools() {
     assert_eq!(render(), [text("of the file", false), text("of the folder", false)]);
     folder.write("m/additional_chat_templates/default.jinja", "of the folder, too");
     assert_eq!(render(), [text("of the folder, too", false), text("of the folder", false)]);
+    // No conversation uses a template with another name, so it need not be valid. A system's hidden files are no templates.
+    folder.write("m/additional_chat_templates/rag.jinja", "{% if %}");
+    folder.write("m/additional_chat_templates/._rag.jinja", b"\xff");
+    assert_eq!(render(), [text("of the folder, too", false), text("of the folder", false)]);
+    let named = ChatTemplate::from_dir(&directory, &tokenizer).unwrap().expect("a template").named().to_vec();
+    assert_eq!(named[1], ("rag".to_owned(), "{% if %}".to_owned()));
+    assert_eq!(named.len(), 3);
     folder.write("m/additional_chat_templates/tool_use.jinja", "{% if %}");
     let message = ChatTemplate::from_dir(&directory, &tokenizer).unwrap_err().to_string();
     assert!(message.contains("not a valid chat template: `tool_use`: "), "{message}");
@@ -393,6 +405,24 @@ fn further_special_tokens_are_those_of_the_configuration_first() {
             "<tool> <new>",
         ),
         (json!({}), json!({"additional_special_tokens": ["<old>"]}), "<old>"),
+        (json!({"extra_special_tokens": []}), json!({"additional_special_tokens": ["<old>"]}), ""),
+        (json!({"extra_special_tokens": null}), json!({"additional_special_tokens": ["<old>"]}), ""),
+        (json!({"extra_special_tokens": {}}), json!({"additional_special_tokens": ["<old>"]}), "<old>"),
+        (
+            json!({"extra_special_tokens": [], "additional_special_tokens": ["<new>"]}),
+            json!({"additional_special_tokens": ["<old>"]}),
+            "<new>",
+        ),
+        (
+            json!({"additional_special_tokens": ["<tool>"]}),
+            json!({"extra_special_tokens": {"x_token": "<new>"}}),
+            "<new>",
+        ),
+        (
+            json!({"extra_special_tokens": {"x_token": "<new>"}}),
+            json!({"extra_special_tokens": ["<tool>"], "additional_special_tokens": ["<old>"]}),
+            "<new> <tool>",
+        ),
         (json!({"added_tokens_decoder": {}}), json!({"additional_special_tokens": ["<old>"]}), ""),
     ] {
         folder.write("m/tokenizer_config.json", config.to_string());
