@@ -10,7 +10,7 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use gradus::config::{Flag, FlagKind, FlagSpec, Request, RunConfig, Schema, Scope, flags};
 use gradus::task::DataConfig;
 
-pub use methods::MethodFlags;
+pub use methods::{MethodFlags, has_several_meanings};
 
 /// Adds `--config`, the arguments of [`add`], and a flag for every key of `method`.
 pub fn add_method(command: Command, method: &str) -> Command {

@@ -4,6 +4,8 @@ use clap::Command;
 use gradus::config::MethodConfig;
 use gradus::data::Need;
 
+use crate::flags::has_several_meanings;
+
 /// A command with more flags than this shows only those of [`TRAINING`] or [`KEPT`] in its short help.
 const MANY: usize = 14;
 
@@ -146,7 +148,8 @@ fn at(mut command: Command, path: &str) -> Command {
             let name = arg.get_id().as_str().replace('_', "-");
             let is_kept = arg.is_required_set() || arg.is_positional() || kept.contains(&name.as_str());
             let is_fixed = path.ends_with("runs resume") && FIXED.contains(&name.as_str());
-            arg.hide_short_help(!is_kept || is_fixed)
+            let is_long = arg.get_help().is_some_and(|help| has_several_meanings(&help.to_string()));
+            arg.hide_short_help(!is_kept || is_fixed || is_long)
         });
     }
     let below: Vec<String> = command.get_subcommands().map(|below| below.get_name().to_owned()).collect();

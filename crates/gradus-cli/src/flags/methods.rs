@@ -83,7 +83,15 @@ fn doc(same: &[&FlagSpec]) -> String {
         }
     }
     let text = |(meaning, specs): &(&str, Vec<&FlagSpec>)| of_meaning(meaning, specs).trim_end_matches('.').to_owned();
-    meanings.iter().map(text).collect::<Vec<_>>().join(". ")
+    meanings.iter().map(text).collect::<Vec<_>>().join(NEXT_MEANING)
+}
+
+/// Ends a meaning in the help of a flag. The next one begins with its methods in brackets.
+const NEXT_MEANING: &str = ". ";
+
+/// Whether the help of a flag has several meanings.
+pub fn has_several_meanings(help: &str) -> bool {
+    help.contains(&format!("{NEXT_MEANING}["))
 }
 
 /// Returns the help of a key without its default, which may differ between methods.
@@ -133,6 +141,7 @@ mod tests {
             beta.starts_with("[dpo, kto] Strength of the pull toward the reference. Default: 0.1. [orpo] "),
             "{beta}"
         );
+        assert!(has_several_meanings(beta) && !has_several_meanings(doc("learning-rate")));
         for other in [". [cpo] Factor", ". [simpo] Factor", ". [distill] Position"] {
             assert!(beta.contains(other), "{other} in {beta}");
         }

@@ -276,8 +276,7 @@ mod tests {
 
     #[test]
     fn a_problem_with_a_moved_key_has_its_place_in_the_file() {
-        let written = read(&file("ppo", "    part_size: 0\n"));
-        let problems = messages(Plan::check(&written, &Machine::detect()));
+        let problems = messages(RunConfig::parse(&file("ppo", "    part_size: 0\n")));
         assert_eq!(problems[0].message, "`method.ppo.quirks.part_size` is 0, but must be at least 1");
         assert_eq!(line(problems[0].locations.first()), Some(6));
     }
