@@ -342,6 +342,18 @@ fn slices_of_splits_are_reported_and_left_out() {
     }
 }
 
+#[test]
+fn converted_numbers_that_are_too_small_are_reported() {
+    let text =
+        "stage: sft\nfinetuning_type: full\nmodel_name_or_path: m\ndataset: d\ncutoff_len: 1\nsave_total_limit: 0\n";
+    let notes = converted("llamafactory", text).expect("converted").notes;
+    for expected in
+        ["`train.max_length` is 1, but must be at least 2", "`train.keep_checkpoints` is 0, but must be at least 1"]
+    {
+        assert!(notes.iter().any(|note| note.message == expected), "{expected}: {notes:?}");
+    }
+}
+
 /// `max_samples` of LLaMA-Factory limits every data set.
 #[test]
 fn a_limit_of_llamafactory_counts_for_each_data_set() {
