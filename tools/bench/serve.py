@@ -182,7 +182,11 @@ def stream(binary, shape):
                 streamed.append((tokens - 1) / (last - first))
             report = json.loads(subprocess.run(bench, check=True, capture_output=True, text=True).stdout)
             alone.append(report["generation"][0]["decode_tokens_per_s"])
-        one, other = statistics.median(streamed), statistics.median(alone)
+        one, alone = statistics.median(streamed), [rate for rate in alone if rate is not None]
+        if not alone:
+            print(f"one completion of {shape}: {one:.1f} tokens/s streamed; `gradus bench` could not measure the time after the first token")
+            return
+        other = statistics.median(alone)
         print(f"one completion of {shape}: {one:.1f} tokens/s streamed, {other:.1f} sampled by `gradus bench`: {100 * one / other:.0f} %")
 
 

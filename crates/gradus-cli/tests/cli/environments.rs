@@ -203,7 +203,7 @@ fn what_does_not_fit_is_refused() {
     refused(&nowhere, "`tools`: the MCP server has neither `command` nor `url`");
     refused(
         &["--environment", "{ guess: { low: 5, high: 5 } }"],
-        "`environment.guess.high` is 5, but must be above it",
+        "`environment.guess.high` is 5, but `high` must be above `low`",
     );
     refused(&["--environment", "{ command: { program: [/nowhere/env] } }"], "could not be started");
     refused(&["--environment", "{ gues: {} }"], "guess");

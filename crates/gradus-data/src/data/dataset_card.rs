@@ -19,8 +19,8 @@ pub(super) struct Config {
     pub name: String,
     /// Whether it is read if no config is named. At most one is.
     pub is_default: bool,
-    /// Folder to which its files are relative; empty for the data set's own.
-    pub folder: String,
+    /// Folder to which its files are relative; empty for the data set's own. If it is outside of the data set, the message about it.
+    pub folder: Result<String, String>,
     /// Splits. Without them, the names of the files decide.
     pub splits: Option<Vec<DeclaredSplit>>,
 }
@@ -33,6 +33,9 @@ pub(super) struct DeclaredSplit {
     /// Names of files or patterns, relative to the folder of the config.
     pub patterns: Vec<String>,
 }
+
+/// Problem of a path that leads out of the data set.
+const OUTSIDE: &str = "only files of the data set can be read";
 
 /// The keys of the header that matter here.
 #[derive(Deserialize)]
@@ -115,11 +118,12 @@ fn config(declared: &Value) -> Result<Config, String> {
             return Err(format!("`data_files` of the config `{name}` names the split `{}` twice", split.name));
         }
     }
-    if splits.is_none() && leaves(&folder) {
-        return Err(format!("`data_dir` of the config `{name}` is `{folder}`: only files of the data set can be read"));
-    }
     let is_default = name == "default" || declared.get("default") == Some(&Value::Bool(true));
-    Ok(Config { name, is_default, folder: parts(&folder).join("/"), splits })
+    let folder = match parts(&folder) {
+        Some(parts) => Ok(parts.join("/")),
+        None => Err(described(&folder, &name, OUTSIDE)),
+    };
+    Ok(Config { name, is_default, folder, splits })
 }
 
 fn splits(data_files: &Value) -> Option<Vec<DeclaredSplit>> {
@@ -149,14 +153,25 @@ fn text(value: &Value) -> Option<String> {
     }
 }
 
-/// Returns the names in a path, without those that have no effect.
-fn parts(path: &str) -> Vec<&str> {
-    path.split('/').filter(|part| !matches!(*part, "" | ".")).collect()
+/// Returns the names in a path, without those that have no effect: each `..` removes the one before it. `None` if the path leads out of the folder
+/// in which it starts.
+fn parts(path: &str) -> Option<Vec<&str>> {
+    let mut parts = Vec::new();
+    for part in path.split('/') {
+        match part {
+            "" | "." => {}
+            ".." => {
+                parts.pop()?;
+            }
+            name => parts.push(name),
+        }
+    }
+    Some(parts)
 }
 
-/// Returns whether a path goes to a folder above.
-fn leaves(path: &str) -> bool {
-    path.split('/').any(|part| part == "..")
+/// Returns the problem of a path that a config declares.
+fn described(path: &str, config: &str, problem: &str) -> String {
+    format!("`{path}` in `{CARD}`, config `{config}`: {problem}")
 }
 
 impl Config {
@@ -164,15 +179,16 @@ impl Config {
     /// match.
     ///
     /// # Errors
-    /// If a pattern cannot be read, or a file that is named without a wildcard does not exist.
+    /// If the folder is outside of the data set, a pattern cannot be read, or a file that is named without a wildcard does not exist.
     pub fn matches<'f>(&self, split: &DeclaredSplit, files: &[&'f str]) -> Result<Vec<&'f str>, String> {
+        let folder = self.folder.as_deref().map_err(String::clone)?;
         let mut found = Vec::new();
         for pattern in &split.patterns {
-            let described = |problem: &str| format!("`{pattern}` in `{CARD}`, config `{}`: {problem}", self.name);
-            if pattern.contains("://") || pattern.starts_with('/') || leaves(pattern) || leaves(&self.folder) {
-                return Err(described("only files of the data set can be read"));
+            let described = |problem: &str| described(pattern, &self.name, problem);
+            if pattern.contains("://") || pattern.starts_with('/') {
+                return Err(described(OUTSIDE));
             }
-            let regex = wildcards(&format!("{}/{pattern}", self.folder)).map_err(|problem| described(&problem))?;
+            let regex = wildcards(&format!("{folder}/{pattern}")).map_err(|problem| described(&problem))?;
             let before = found.len();
             found.extend(files.iter().copied().filter(|file| regex.is_match(file)));
             if found.len() == before && !pattern.contains(['*', '?', '[']) {
@@ -185,7 +201,7 @@ impl Config {
 
 /// Translates a pattern for paths: `*`, `?` and `[…]` match within a name, and the name `**` matches any number of folders.
 fn wildcards(pattern: &str) -> Result<Regex, String> {
-    let parts = parts(pattern);
+    let parts = parts(pattern).ok_or(OUTSIDE)?;
     let mut translated = String::from("^");
     for (index, part) in parts.iter().enumerate() {
         let is_last = index + 1 == parts.len();
@@ -255,6 +271,8 @@ mod tests {
         assert_eq!(matched("a.jsonl"), ["a.jsonl"]);
         assert_eq!(matched("./a.jsonl"), ["a.jsonl"]);
         assert_eq!(matched("ajsonl"), [""; 0]);
+        assert_eq!(matched("x/../a.jsonl"), ["a.jsonl"]);
+        assert_eq!(matched("x/y/../../x/*.jsonl"), ["x/c.jsonl", "x/[e].jsonl"]);
         assert_eq!(matched("*"), ["a.jsonl", "b.jsonl"]);
         assert_eq!(matched("?.jsonl"), ["a.jsonl", "b.jsonl"]);
         assert_eq!(matched("[!a].jsonl"), ["b.jsonl"]);
@@ -268,6 +286,7 @@ mod tests {
         assert_eq!(matched("x/**/d.jsonl"), ["x/y/d.jsonl"]);
         assert_eq!(matched("x"), [""; 0]);
         assert_eq!(wildcards("**.jsonl").unwrap_err(), "`**` must be a whole name between slashes");
+        assert_eq!(wildcards("x/../../x/*").unwrap_err(), OUTSIDE);
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::error::excerpt;
 const NAMED: [&str; 2] = ["references", "reference"];
 
 /// Columns with the answer of a row, by precedence. Without a column of [`NAMED`], the first one with texts has the references. These columns may
-/// also hold other values, which rules compare with; those are not references.
+/// also hold other values, which rules compare with; those are not references. Nor are blank texts: an empty cell of a CSV file is one.
 const ANSWERS: [&str; 4] = ["answer", "completion", "output", "chosen"];
 
 /// Returns the reference texts of a row: those of [`reference_column`], or none.
@@ -20,7 +20,8 @@ pub fn references(columns: &Map<String, Value>) -> Result<Vec<String>, String> {
 }
 
 /// Returns the column with the references of a row, and its texts: the first of `references` and `reference` that is present, or else the
-/// first of `answer`, `completion`, `output` and `chosen` that has texts. `references` and `reference` have no texts if they are null.
+/// first of `answer`, `completion`, `output` and `chosen` that has texts that are not blank. `references` and `reference` have no texts if they
+/// are null.
 ///
 /// # Errors
 /// If `references` or `reference` holds anything but text.
@@ -29,8 +30,9 @@ pub fn reference_column(columns: &Map<String, Value>) -> Result<Option<(&'static
         return Ok(Some((name, reference_texts(name, value)?)));
     }
     let texts = |name: &'static str| {
-        let texts = reference_texts(name, columns.get(name)?).ok().filter(|texts| !texts.is_empty())?;
-        Some((name, texts))
+        let mut texts = reference_texts(name, columns.get(name)?).ok()?;
+        texts.retain(|text| !text.trim().is_empty());
+        (!texts.is_empty()).then_some((name, texts))
     };
     Ok(ANSWERS.into_iter().find_map(texts))
 }
@@ -78,10 +80,12 @@ mod tests {
             columns.shift_remove(name);
         }
         assert_eq!(reference_column(&columns), Ok(None));
-        // A number for rules is not a reference, and an empty cell is none.
-        for answer in [json!(42), json!(null)] {
+        // A number for rules is not a reference, and an empty cell is none: null in JSON, an empty text in CSV.
+        for answer in [json!(42), json!(null), json!(""), json!(" \n"), json!([""])] {
             assert_eq!(of(json!({ "answer": answer, "completion": "It is 42." })), Ok(vec!["It is 42.".into()]));
         }
+        assert_eq!(of(json!({ "answer": ["", "42"], "completion": "It is 42." })), Ok(vec!["42".into()]));
+        assert_eq!(of(json!({ "answer": "", "completion": "" })), Ok(Vec::new()));
     }
 
     #[test]

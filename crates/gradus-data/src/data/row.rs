@@ -196,17 +196,18 @@ impl RowKind {
 
 impl RowData {
     /// Returns the answer of a row to its prompt, and the column that it came from. `None` if the data have no prompt of their own or no
-    /// answer that a model should give.
+    /// answer that a model should give, or if the answer has no text, as a message with calls of tools alone.
     pub fn answer(&self) -> Option<(&'static str, String)> {
-        match self {
+        let (name, answer) = match self {
             Self::PromptCompletion { completion, .. } | Self::Unpaired { completion, is_desirable: true, .. } => {
-                Some(("completion", completion.plain()))
+                ("completion", completion.plain())
             }
-            Self::Instruction { request: Request::Task { .. }, answer, .. } => Some(("output", answer.clone())),
-            Self::Instruction { request: Request::Question(_), answer, .. } => Some(("answer", answer.clone())),
-            Self::Preference { prompt: Some(_), chosen, .. } => Some(("chosen", chosen.plain())),
-            _ => None,
-        }
+            Self::Instruction { request: Request::Task { .. }, answer, .. } => ("output", answer.clone()),
+            Self::Instruction { request: Request::Question(_), answer, .. } => ("answer", answer.clone()),
+            Self::Preference { prompt: Some(_), chosen, .. } => ("chosen", chosen.plain()),
+            _ => return None,
+        };
+        (!answer.trim().is_empty()).then_some((name, answer))
     }
 
     /// Returns whether a chat template can render the row: it holds messages, or a request that becomes messages.

@@ -288,9 +288,20 @@ mod tests {
             assert!(message.ends_with("config `some`: only files of the data set can be read"), "{message}");
         }
         assert_eq!(
-            declared(&one("data_dir: ../a")).unwrap_err().to_string(),
-            "d/README.md:3: `data_dir` of the config `some` is `../a`: only files of the data set can be read"
+            message(&one("data_dir: ../a")),
+            "d: `../a` in `README.md`, config `some`: only files of the data set can be read"
         );
+        // A path may go up inside of the data set.
+        assert_eq!(of(&one("data_files: x/../y.jsonl"), &[]).0, ["y.jsonl"]);
+        assert_eq!(of(&one("data_dir: x\n  data_files: ../y.jsonl"), &[]).0, ["y.jsonl"]);
+        assert_eq!(of(&one("data_dir: y/../x"), &[]).0, ["x/one.jsonl", "x/two.jsonl"]);
+        // A config outside of it does not matter unless it is read.
+        let header = "configs:\n- config_name: default\n  data_files: y.jsonl\n- config_name: other\n  data_dir: ../a";
+        assert_eq!(of(header, &[]).0, ["y.jsonl"]);
+        for parts in [&["other"][..], &["other", "train"]] {
+            let error = chosen_with(&declared(header).unwrap(), &files, parts).unwrap_err().to_string();
+            assert_eq!(error, "d:other: `../a` in `README.md`, config `other`: only files of the data set can be read");
+        }
         assert_eq!(message(&one("data_files: z*")), "d: no data file in it");
     }
 

@@ -27,6 +27,10 @@ pub(super) fn choose(root: &Path, configs: &[Config], files: &[String], parts: &
     let (config, split) = choose_config(root, configs, files, parts)?;
     let named = config.filter(|config| !config.is_default).map(|config| format!("{}:{}", root.display(), config.name));
     let root = named.as_ref().map_or(root, Path::new);
+    // Only the config that is read must have a folder inside.
+    if let Some(Err(message)) = config.map(|config| &config.folder) {
+        return Err(Error::data(root, None, message.as_str()));
+    }
     let (chosen, other_splits) = choose_split(root, known_splits(config, files), split)?;
     let declared = config.and_then(|config| Some((config, config.splits.as_ref()?)));
     let kept: Vec<&str> = match declared {
@@ -91,9 +95,10 @@ fn known_splits(config: Option<&Config>, files: &[String]) -> Vec<String> {
     known
 }
 
-/// Returns the files in the folder of a config, or of a data set without configs, with the splits in their names.
+/// Returns the files in the folder of a config, or of a data set without configs, with the splits in their names. There are none outside of the
+/// data set.
 fn by_name<'f>(config: Option<&Config>, files: &'f [String]) -> Vec<(&'f str, Option<String>)> {
-    let folder = config.map_or("", |config| config.folder.as_str());
+    let Ok(folder) = config.map_or(Ok(""), |config| config.folder.as_deref()) else { return Vec::new() };
     let inside = files.iter().map(String::as_str).filter(|file| Path::new(file).starts_with(folder));
     let files: Vec<&str> = data_or_text(inside.collect());
     let names: Vec<&str> = files.iter().map(|file| file[folder.len()..].trim_start_matches('/')).collect();

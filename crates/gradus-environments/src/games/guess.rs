@@ -46,7 +46,8 @@ impl Guess {
     /// Returns [`Error::Config`] if `low` is not below `high`, or `guesses` is 0.
     pub fn new(config: GuessConfig) -> Result<Self> {
         if config.low >= config.high {
-            let message = format!("`low` is {} and `high` is {}, but must be above it", config.low, config.high);
+            let message =
+                format!("`low` is {} and `high` is {}, but `high` must be above `low`", config.low, config.high);
             return Err(Error::config(message));
         }
         if config.guesses == 0 {

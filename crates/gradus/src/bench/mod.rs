@@ -205,7 +205,7 @@ pub struct Generation {
     pub tokens_per_s: f64,
     /// Prompt tokens per second until the first sampled token.
     pub prompt_tokens_per_s: f64,
-    /// Sampled tokens per second after the first one. `None` if these tokens take no measurable time.
+    /// Sampled tokens per second after the first one. `None` if these tokens take at most 5 % of the time: noise hides that.
     pub decode_tokens_per_s: Option<f64>,
     /// Useful operations per second, including prompts, as a fraction of the measured matrix peak.
     pub fraction_of_peak: f64,

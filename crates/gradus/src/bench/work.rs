@@ -130,9 +130,12 @@ pub fn generation(
     })
 }
 
+/// Share by which medians of equal work differ.
+const NOISE: f64 = 0.05;
+
 /// Returns the time after the first token, as the difference of two medians. `None` if noise hides it, or if there is only one token.
 fn decode_seconds(first_s: f64, seconds: f64) -> Option<f64> {
-    Some(seconds - first_s).filter(|decode_s| *decode_s > 0.0)
+    Some(seconds - first_s).filter(|decode_s| *decode_s > NOISE * seconds)
 }
 
 fn random_ids(shape: &ModelShape, length: usize, seed: Seed, row: usize) -> Vec<u32> {
@@ -165,6 +168,8 @@ mod tests {
     fn decoding_without_a_measurable_time_has_no_rate() {
         assert_eq!(decode_seconds(0.25, 1.0), Some(0.75));
         assert_eq!([decode_seconds(0.25, 0.25), decode_seconds(0.25, 0.125)], [None, None]);
+        // So small a difference is noise, whatever its sign.
+        assert_eq!(decode_seconds(0.25, 0.250_013), None);
     }
 
     #[test]

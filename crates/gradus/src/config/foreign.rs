@@ -98,7 +98,8 @@ const FOREIGN: &[Foreign] = &[
     nothing(
         &["precompute_ref_log_probs"],
         "the result is the same: `dpo` computes the reference's log-probabilities before training, unless \
-         `method.dpo.reference` is `live`, and `kto` computes them in each step",
+         `method.dpo.reference` is `live`; `kto` computes them in each step, but before training with \
+         `loss_type: apo_zero_unpaired`",
     ),
     nothing(
         &["dataset_train_split", "dataset_split"],
@@ -280,6 +281,9 @@ mod tests {
             Some("it is `method.grpo.group_size` here")
         );
         assert_eq!(translate("learning_rate", None, Spelling::Key), None);
+        // KTO computes the reference's numbers before training only with one of its losses.
+        let hint = translate("precompute_ref_log_probs", Some("kto"), Spelling::Key).expect("translated");
+        assert!(hint.ends_with("but before training with `loss_type: apo_zero_unpaired`"), "{hint}");
         // Keys whose place has changed.
         for (name, method, spelling, expected) in [
             ("--part-size", Some("ppo"), Spelling::Flag, Some("it is now `--quirks-part-size`")),

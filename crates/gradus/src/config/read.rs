@@ -85,28 +85,27 @@ impl ConfigReader<'_> {
             }
             (Shape::OneOrMore(item), Value::List(items)) => return self.list(item, None, items, node, path),
             (Shape::OneOrMore(item), _) => return self.value(item, false, node, path),
-            (Shape::OrMap(list, _), Value::List(_)) => return self.value(list, false, node, path),
             (Shape::OrMap(_, map), Value::Map(_)) => return self.value(map, false, node, path),
-            (Shape::OrMap(word, map), Value::Scalar { text, .. }) => {
+            (Shape::OrMap(first, map), value) => {
                 // A variant's name alone selects it with its defaults.
-                if let Shape::Choice(sides) = schema.resolve(map)
+                if let (Shape::Choice(sides), Value::Scalar { text, .. }) = (schema.resolve(map), value)
                     && sides.iter().any(|side| side.name == *text)
                 {
                     return self.choice(sides, &[bare(text, node)], node, path);
                 }
                 // If all words are names of variants, the variants are listed: some of them need keys and are no words.
-                if let (Shape::Word(words), Shape::Choice(sides)) = (schema.resolve(word), schema.resolve(map))
+                if let (Shape::Word(words), Shape::Choice(sides)) = (schema.resolve(first), schema.resolve(map))
                     && words.iter().all(|word| sides.iter().any(|side| side.name == word.name))
                 {
                     self.wrong(map, node, path);
                     return None;
                 }
-                return match schema.resolve(word) {
-                    Shape::List { .. } => {
+                return match (schema.resolve(first), value) {
+                    (Shape::List { .. }, Value::Scalar { .. }) => {
                         self.wrong(schema.resolve(shape), node, path);
                         None
                     }
-                    word => self.value(word, false, node, path),
+                    (first, _) => self.value(first, false, node, path),
                 };
             }
             (shape, Value::Scalar { text, quoted }) => scalar(shape, text, *quoted, node.is_null()),

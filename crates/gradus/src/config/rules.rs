@@ -48,23 +48,28 @@ pub(super) fn check(written: &ConfigWithLocations, machine: &Machine) -> Vec<Pro
 /// Checks that environments and tools are used with methods that sample.
 fn episodes(problems: &mut Problems<'_>, config: &RunConfig) {
     let method = config.method.name();
-    for (key, is_given) in [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())] {
-        problems.require(!is_given || config.method.is_online(), &[key], || {
+    let keys = [("environment", config.environment.is_some()), ("tools", !config.tools.is_empty())];
+    let given: Vec<&str> = keys.into_iter().filter(|(_, is_given)| *is_given).map(|(key, _)| key).collect();
+    for &key in &given {
+        problems.require(config.method.is_online(), &[key], || {
             let message =
                 format!("`{key}` is given, but `{method}` samples no completions for an environment to answer");
             (message, Some(format!("leave it out, or use {}", names("or", MethodConfig::is_online))))
         });
-        let searches = is_given && config.train.evaluation.beams.is_some();
-        problems.require(!searches, &["train.evaluation.beams", key], || {
-            let message = format!("`train.evaluation.beams` is given, but beam search cannot be used with `{key}`");
-            let hint = "leave `beams` out; `train.evaluation.temperature: 0` takes the most likely token";
-            (message, Some(hint.into()))
-        });
     }
+    let evaluates = config.train.eval_steps >= 0 || config.test_data.is_some();
+    let searches = evaluates && config.train.evaluation.beams.is_some();
+    let places = [&["train.evaluation.beams"][..], &given[..]].concat();
+    problems.require(!searches || given.is_empty(), &places, || {
+        let episodes = given.iter().map(|key| format!("`{key}`")).collect::<Vec<_>>().join(" and ");
+        let message = format!("`train.evaluation.beams` is given, but beam search cannot be used with {episodes}");
+        let hint = "leave `beams` out; `train.evaluation.temperature: 0` takes the most likely token";
+        (message, Some(hint.into()))
+    });
     if let Some(EnvironmentConfig::Guess(guess)) = &config.environment {
         let [low, high] = ["environment.guess.low", "environment.guess.high"];
         problems.require(guess.low < guess.high, &[low, high], || {
-            (format!("`{low}` is {} and `{high}` is {}, but must be above it", guess.low, guess.high), None)
+            (format!("`{low}` is {} and `{high}` is {}, but `high` must be above `low`", guess.low, guess.high), None)
         });
     }
     problems.at_least("episode.max_turns", config.episode.max_turns, 1);

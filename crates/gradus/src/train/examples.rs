@@ -324,10 +324,15 @@ mod tests {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let file = folder.path().join("rows.jsonl");
         let turn = |role: &str, content: &str| json!([{ "role": role, "content": content }]);
+        // An answer without a text.
+        let call = json!({ "type": "function", "function": { "name": "clock", "arguments": {} } });
+        let calls = json!([{ "role": "assistant", "content": "", "tool_calls": [call] }]);
         for (row, need, expected) in [
             (json!({ "prompt": "p", "completion": "c" }), Need::Sft, "c"),
             (json!({ "prompt": "p", "completion": "c", "answer": "a" }), Need::Sft, "a"),
             (json!({ "prompt": "p", "completion": "c", "answer": 42 }), Need::Sft, "c"),
+            (json!({ "prompt": "p", "completion": "c", "answer": "" }), Need::Sft, "c"),
+            (json!({ "prompt": turn("user", "p"), "completion": calls, "output": "o" }), Need::Sft, "o"),
             (json!({ "prompt": "p", "completion": "c", "chosen": "x", "rejected": "y" }), Need::Sft, "c"),
             (json!({ "prompt": "p", "completion": "c", "answer": "a", "reference": "r" }), Need::Sft, "r"),
             (json!({ "prompt": turn("user", "p"), "completion": turn("assistant", "c") }), Need::Sft, "c"),

@@ -342,6 +342,18 @@ fn slices_of_splits_are_reported_and_left_out() {
     }
 }
 
+#[test]
+fn converted_numbers_that_are_too_small_are_reported() {
+    let text =
+        "stage: sft\nfinetuning_type: full\nmodel_name_or_path: m\ndataset: d\ncutoff_len: 1\nsave_total_limit: 0\n";
+    let notes = converted("llamafactory", text).expect("converted").notes;
+    for expected in
+        ["`train.max_length` is 1, but must be at least 2", "`train.keep_checkpoints` is 0, but must be at least 1"]
+    {
+        assert!(notes.iter().any(|note| note.message == expected), "{expected}: {notes:?}");
+    }
+}
+
 /// `max_samples` of LLaMA-Factory limits every data set.
 #[test]
 fn a_limit_of_llamafactory_counts_for_each_data_set() {
@@ -501,6 +513,7 @@ fn defaults_of_axolotl_are_written() {
         ("lr_scheduler: linear\nwarmup_ratio: 0.1\n", "linear", "0.1"),
         ("warmup_steps: 0\n", "cosine", "0.0"),
         ("lr_scheduler: constant\n", "constant", "0.0"),
+        ("lr_scheduler: constant_with_warmup\nmax_steps: 200\n", "constant", "6.0"),
     ] {
         let found = imported("axolotl", &format!("{base}{keys}"));
         let schedule = format!("\"{schedule}\"");
@@ -516,6 +529,22 @@ fn defaults_of_axolotl_are_written() {
     let Imported { yaml, .. } =
         converted("axolotl", &format!("{base}rl: grpo\nsequence_len: 64\n")).expect("converted");
     assert!(yaml.contains("max_length: 1000000000") && !yaml.contains("too_long"), "{yaml}");
+}
+
+/// axolotl cuts plain texts into pieces, so it leaves none out. The default of `sft` keeps the first part.
+#[test]
+fn long_plain_texts_of_axolotl_are_not_left_out() {
+    let of = |kind: &str, keys: &str| {
+        imported("axolotl", &format!("base_model: m\ndatasets:\n  - path: d\n    type: {kind}\n{keys}"))
+    };
+    for (kind, keys) in [("completion", ""), ("completion:field", "excess_length_strategy: drop\n")] {
+        let found = of(kind, keys);
+        check(&found, &[("/train/max_length", "512"), ("/train/too_long", "\"truncate\"")]);
+        assert!(found.1.join("\n").contains("gradus keeps the first"), "{:?}", found.1);
+    }
+    let found = of("alpaca", "");
+    check(&found, &[("/train/too_long", "\"skip\"")]);
+    assert!(!found.1.join("\n").contains("gradus keeps the first"), "{:?}", found.1);
 }
 
 #[test]

@@ -110,7 +110,8 @@ fn schedule(from: &Original, to: &mut YamlBuilder) {
     if from.text(NAMES.schedule).is_none() {
         to.set("train.lr_schedule", SCHEDULE);
     }
-    let is_constant = to.0.pointer("/train/lr_schedule") == Some(&json!("constant"));
+    // `constant_with_warmup` is `constant` here, but it has a warm-up.
+    let is_constant = from.text(NAMES.schedule).as_deref() == Some("constant");
     if is_constant || ["warmup_steps", "warmup_ratio"].into_iter().any(|key| from.number(key).is_some()) {
         return;
     }
@@ -135,7 +136,8 @@ fn schedule(from: &Original, to: &mut YamlBuilder) {
     }
 }
 
-/// Converts the longest row, and what happens to longer ones. The method `grpo` reads neither key.
+/// Converts the longest row, and what happens to longer ones. The method `grpo` reads neither key. Plain texts are cut into pieces before axolotl
+/// applies its strategy, so none of them is left out.
 fn length(from: &Original, to: &mut YamlBuilder, method: &str) {
     let key = "excess_length_strategy";
     let (most, strategy) = (from.some("sequence_len"), from.text(key));
@@ -144,6 +146,16 @@ fn length(from: &Original, to: &mut YamlBuilder, method: &str) {
         return;
     }
     to.set("train.max_length", most.unwrap_or(SEQUENCE_LEN));
+    if method == "sft" && reads_plain_texts(from) {
+        from.note_with_hint(
+            "datasets",
+            "axolotl cuts each text of the type `completion` into pieces of `sequence_len` tokens, but gradus keeps the first \
+             `train.max_length` tokens of a row"
+                .into(),
+            "write `method.sft.packing: true` to train on the rest, too: it joins all rows and cuts them into blocks",
+        );
+        return;
+    }
     match strategy.as_deref() {
         Some("truncate") => to.set("train.too_long", "truncate"),
         None | Some("drop") => to.set("train.too_long", "skip"),
@@ -157,6 +169,12 @@ fn length(from: &Original, to: &mut YamlBuilder, method: &str) {
             );
         }
     }
+}
+
+/// Returns whether a data set has the type `completion`, or one that begins with it.
+fn reads_plain_texts(from: &Original) -> bool {
+    let Some(Json::Array(parts)) = from.json("datasets") else { return false };
+    parts.iter().filter_map(|part| part["type"].as_str()).any(|kind| kind.starts_with("completion"))
 }
 
 fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnostic> {

@@ -14,7 +14,7 @@ use std::path::Path;
 use serde_json::{Map, Value as Json};
 
 use super::node::{Node, Value, document};
-use super::read::{NEEDED, read};
+use super::read::{NEEDED, Reading, read};
 use super::schema::Schema;
 use super::{load, write};
 use crate::error::{Diagnostic, Error, Location, Result};
@@ -159,9 +159,10 @@ fn swept_values(node: &Node) -> Option<Vec<Node>> {
 /// Returns problems for converted values that no run accepts.
 fn refused(path: &Path, yaml: &str) -> Vec<Diagnostic> {
     let Ok(root) = document(path, yaml) else { return Vec::new() };
-    let problems = read(&Schema::run_config(), &root).problems.into_iter();
-    let values = problems.filter(|problem| problem.message.ends_with(NEEDED));
-    values.map(|problem| Diagnostic { locations: Vec::new(), ..problem }).collect()
+    let Reading { problems, low, .. } = read(&Schema::run_config(), &root);
+    let wrong = problems.into_iter().filter(|problem| problem.message.ends_with(NEEDED));
+    let low = low.into_iter().map(|problem| problem.diagnostic);
+    wrong.chain(low).map(|problem| Diagnostic { locations: Vec::new(), ..problem }).collect()
 }
 
 fn line(location: &Location) -> usize {
