@@ -8,7 +8,8 @@ use crate::error::excerpt;
 const NAMED: [&str; 2] = ["references", "reference"];
 
 /// Columns with the answer of a row, by precedence. Without a column of [`NAMED`], the first one with texts has the references. These columns may
-/// also hold other values, which rules compare with; those are not references. Nor are blank texts: an empty cell of a CSV file is one.
+/// also hold other values, which rules compare with; those are not references. A blank text is one only if no other column has a text, because an
+/// empty cell of a CSV file is blank.
 const ANSWERS: [&str; 4] = ["answer", "completion", "output", "chosen"];
 
 /// Returns the reference texts of a row: those of [`reference_column`], or none.
@@ -20,8 +21,8 @@ pub fn references(columns: &Map<String, Value>) -> Result<Vec<String>, String> {
 }
 
 /// Returns the column with the references of a row, and its texts: the first of `references` and `reference` that is present, or else the
-/// first of `answer`, `completion`, `output` and `chosen` that has texts that are not blank. `references` and `reference` have no texts if they
-/// are null.
+/// first of `answer`, `completion`, `output` and `chosen` that has texts, if possible one that is not blank. `references` and `reference` have no
+/// texts if they are null.
 ///
 /// # Errors
 /// If `references` or `reference` holds anything but text.
@@ -30,11 +31,13 @@ pub fn reference_column(columns: &Map<String, Value>) -> Result<Option<(&'static
         return Ok(Some((name, reference_texts(name, value)?)));
     }
     let texts = |name: &'static str| {
-        let mut texts = reference_texts(name, columns.get(name)?).ok()?;
-        texts.retain(|text| !text.trim().is_empty());
+        let texts = reference_texts(name, columns.get(name)?).ok()?;
         (!texts.is_empty()).then_some((name, texts))
     };
-    Ok(ANSWERS.into_iter().find_map(texts))
+    let mut found: Vec<(&str, Vec<String>)> = ANSWERS.into_iter().filter_map(texts).collect();
+    let is_written = |(_, texts): &(&str, Vec<String>)| texts.iter().any(|text| !text.trim().is_empty());
+    let first = found.iter().position(is_written).unwrap_or_default();
+    Ok((!found.is_empty()).then(|| found.swap_remove(first)))
 }
 
 /// Returns the texts in a column: one text, a list of texts, or none for null.
@@ -84,8 +87,8 @@ mod tests {
         for answer in [json!(42), json!(null), json!(""), json!(" \n"), json!([""])] {
             assert_eq!(of(json!({ "answer": answer, "completion": "It is 42." })), Ok(vec!["It is 42.".into()]));
         }
-        assert_eq!(of(json!({ "answer": ["", "42"], "completion": "It is 42." })), Ok(vec!["42".into()]));
-        assert_eq!(of(json!({ "answer": "", "completion": "" })), Ok(Vec::new()));
+        assert_eq!(of(json!({ "answer": ["", "42"], "completion": "It is 42." })), Ok(vec!["".into(), "42".into()]));
+        assert_eq!(of(json!({ "answer": "", "completion": " " })), Ok(vec!["".into()]));
     }
 
     #[test]

@@ -196,18 +196,21 @@ impl RowKind {
 
 impl RowData {
     /// Returns the answer of a row to its prompt, and the column that it came from. `None` if the data have no prompt of their own or no
-    /// answer that a model should give, or if the answer has no text, as a message with calls of tools alone.
+    /// answer that a model should give, or if the answer is messages without text, such as calls of tools.
     pub fn answer(&self) -> Option<(&'static str, String)> {
-        let (name, answer) = match self {
-            Self::PromptCompletion { completion, .. } | Self::Unpaired { completion, is_desirable: true, .. } => {
-                ("completion", completion.plain())
-            }
-            Self::Instruction { request: Request::Task { .. }, answer, .. } => ("output", answer.clone()),
-            Self::Instruction { request: Request::Question(_), answer, .. } => ("answer", answer.clone()),
-            Self::Preference { prompt: Some(_), chosen, .. } => ("chosen", chosen.plain()),
-            _ => return None,
+        let of = |content: &Content| {
+            let text = content.plain();
+            (matches!(content, Content::Text(_)) || !text.trim().is_empty()).then_some(text)
         };
-        (!answer.trim().is_empty()).then_some((name, answer))
+        match self {
+            Self::PromptCompletion { completion, .. } | Self::Unpaired { completion, is_desirable: true, .. } => {
+                Some(("completion", of(completion)?))
+            }
+            Self::Instruction { request: Request::Task { .. }, answer, .. } => Some(("output", answer.clone())),
+            Self::Instruction { request: Request::Question(_), answer, .. } => Some(("answer", answer.clone())),
+            Self::Preference { prompt: Some(_), chosen, .. } => Some(("chosen", of(chosen)?)),
+            _ => None,
+        }
     }
 
     /// Returns whether a chat template can render the row: it holds messages, or a request that becomes messages.
