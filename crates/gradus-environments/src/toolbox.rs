@@ -3,7 +3,8 @@
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use serde_json::{Map, Value};
+use gradus_metrics::python::repr;
+use serde_json::{Map, Value, json};
 
 use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
@@ -185,31 +186,7 @@ impl Episode for Calls {
 
 /// Returns the text that the policy reads after a failed call: `{'error': '…'}`, which TRL writes with `str` of a `dict`.
 pub(crate) fn failure(error: &str) -> String {
-    let quote = if error.contains('\'') && !error.contains('"') { '"' } else { '\'' };
-    let mut text = format!("{{'error': {quote}");
-    for c in error.chars() {
-        match c {
-            '\\' => text.push_str("\\\\"),
-            '\n' => text.push_str("\\n"),
-            '\r' => text.push_str("\\r"),
-            '\t' => text.push_str("\\t"),
-            _ if c == quote => text.extend(['\\', c]),
-            _ if is_printable(c) => text.push(c),
-            _ => text.push_str(&match u32::from(c) {
-                code @ ..0x100 => format!("\\x{code:02x}"),
-                code @ ..0x10000 => format!("\\u{code:04x}"),
-                code => format!("\\U{code:08x}"),
-            }),
-        }
-    }
-    text.push(quote);
-    text.push('}');
-    text
-}
-
-/// Whether Python and Rust print a character as it is, apart from quotes. Rust also escapes a combining character at the start of a text.
-fn is_printable(c: char) -> bool {
-    ['"', '\''].contains(&c) || format!("a{c}").escape_debug().count() == 2
+    repr(&json!({ "error": error }))
 }
 
 /// Rejects arguments that do not fit the schema: missing or unknown names, and values of another type.
@@ -252,8 +229,6 @@ fn check(schema: &Value, arguments: &Map<String, Value>) -> Result<(), String> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
-
     use super::*;
     use crate::functions::Calculator;
 
