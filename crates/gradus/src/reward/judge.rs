@@ -18,6 +18,7 @@ use crate::progress::{Progress, Unwatched};
 use crate::rollout::{Prompt, Rollout, Rollouts};
 use crate::service::ledger::{Entry, Ledger};
 use crate::service::{Client, Endpoint, KeyPlace, Reply, ServiceError, refusal};
+use crate::text::think;
 
 /// Number of questions per round. The answers of a round are on disk before the next round starts.
 const AT_ONCE: usize = 64;
@@ -214,9 +215,6 @@ const NO_TEXT: &str = "raise `max_tokens`: a judge that thinks can spend all of 
 
 /// Advice if the body of an answer is no JSON, although it begins like JSON.
 const CUT: &str = "does the service, or a proxy before it, cut off long answers?";
-
-/// Marks of a judge's thoughts, which give no verdict.
-const THOUGHT: [&str; 2] = ["<think>", "</think>"];
 
 /// Maximum number of characters of an answer that a message quotes.
 const QUOTED: usize = 120;
@@ -459,13 +457,12 @@ impl JudgeReward {
     /// # Errors
     /// A description of an answer without a verdict, or with an unusable one.
     fn value(&self, answer: &str, is_second: bool) -> Result<f32, String> {
-        let [begins, ends] = THOUGHT;
-        let said = match answer.trim_start().strip_prefix(begins) {
+        let said = match answer.trim_start().strip_prefix(think::OPEN) {
             // The token limit can cut off a thought.
-            Some(thought) => thought.split_once(ends).map_or("", |(_, said)| said),
+            Some(thought) => thought.split_once(think::CLOSE).map_or("", |(_, said)| said),
             // Some chat templates open the thought in the prompt.
-            None => match answer.split_once(ends) {
-                Some((thought, said)) if !thought.contains(begins) => said,
+            None => match answer.split_once(think::CLOSE) {
+                Some((thought, said)) if !thought.contains(think::OPEN) => said,
                 _ => answer,
             },
         };
