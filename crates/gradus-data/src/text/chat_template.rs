@@ -29,8 +29,7 @@ const SOURCE_BYTES: usize = 1 << 20;
 #[derive(Debug, Clone)]
 pub struct ChatTemplate {
     pool: Arc<Pool>,
-    /// The templates that conversations use. Only these are compiled.
-    source: Arc<Source>,
+    /// All templates. Only those that conversations use are compiled.
     named: Arc<Named>,
     /// Whether it marks the assistant's text in conversations without and with tools.
     marks_assistant: [bool; 2],
@@ -135,24 +134,24 @@ impl ChatTemplate {
             return Err(Error::model(&path, message));
         }
         let source = Source { named: used, special_tokens: tokenizer.named_special_tokens().to_vec() };
-        let pool = Pool::compile(source.clone()).map_err(|refused| match refused {
+        let pool = Pool::compile(source).map_err(|refused| match refused {
             RenderError::Rejected(what) => Error::model(&path, format!("not a valid chat template: {what}")),
             RenderError::Stopped(what) => stopped(&path, &what),
         })?;
-        let marks_assistant =
-            [false, true].map(|has_tools| source.part(has_tools).is_some_and(|(_, source)| marks_generation(source)));
-        let (source, named) = (Arc::new(source), Arc::new(named));
-        Ok(Self { pool: Arc::new(pool), marks_assistant, source, named, reads_parts: OnceLock::new(), path })
+        let marks_assistant = [false, true]
+            .map(|has_tools| Source::part(&named, has_tools).is_some_and(|(_, text)| marks_generation(text)));
+        let (pool, named) = (Arc::new(pool), Arc::new(named));
+        Ok(Self { pool, named, marks_assistant, reads_parts: OnceLock::new(), path })
     }
 
     /// Returns the source of the template for conversations without tools. It is empty if the directory has only other templates.
     pub fn source(&self) -> &str {
-        self.source.part(false).map_or("", |(_, source)| source)
+        Source::part(&self.named, false).map_or("", |(_, source)| source)
     }
 
     /// Returns the source of the template for conversations with tools.
     pub fn source_with_tools(&self) -> &str {
-        self.source.part(true).map_or("", |(_, source)| source)
+        Source::part(&self.named, true).map_or("", |(_, source)| source)
     }
 
     /// Returns the names and sources of all templates, also of those that conversations do not use.
@@ -208,7 +207,7 @@ impl ChatTemplate {
     }
 
     fn prepare<M: Serialize>(&self, (messages, options): &Request<'_, M>) -> Result<Conversation> {
-        if self.source.part(tools(options).is_some()).is_none() {
+        if Source::part(&self.named, tools(options).is_some()).is_none() {
             let names: Vec<String> = self.named.iter().map(|(name, _)| format!("`{name}`")).collect();
             let names = names.join(", ");
             let what = format!("no template is called `{DEFAULT}`, which conversations need (found {names})");

@@ -39,10 +39,10 @@ impl Source {
     /// Names of the parts that write conversations.
     pub const PARTS: [&str; 2] = ["tool_use", "default"];
 
-    /// Returns the name and the text of the part that writes a conversation with or without tools. As in transformers, `tool_use` is for
-    /// conversations with tools.
-    pub fn part(&self, has_tools: bool) -> Option<(&str, &str)> {
-        let part = |wanted: &str| self.named.iter().find(|(name, _)| name == wanted);
+    /// Returns the name and the text of the part of `named` that writes a conversation with or without tools. As in transformers, `tool_use` is
+    /// for conversations with tools.
+    pub fn part(named: &[(String, String)], has_tools: bool) -> Option<(&str, &str)> {
+        let part = |wanted: &str| named.iter().find(|(name, _)| name == wanted);
         let [of_tools, default] = Self::PARTS.map(part);
         of_tools.filter(|_| has_tools).or(default).map(|(name, text)| (name.as_str(), text.as_str()))
     }
@@ -123,7 +123,7 @@ impl Engine {
         let instructions = INSTRUCTIONS + INSTRUCTIONS_A_MESSAGE * count;
         self.environment.set_fuel(Some(instructions));
         self.now.store(settings.now, Ordering::Relaxed);
-        let (name, _) = self.source.part(has_tools).ok_or("no template is called `default`")?;
+        let (name, _) = Source::part(&self.source.named, has_tools).ok_or("no template is called `default`")?;
         let template = self.environment.get_template(name).map_err(|e| describe(&e))?;
         let length = conversation.messages.len();
         let room = OUTPUT_BYTES + OUTPUT_A_BYTE * length;
