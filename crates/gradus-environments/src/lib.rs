@@ -24,6 +24,7 @@ mod replay;
 mod restartable;
 pub mod sandbox;
 mod serve;
+pub mod think;
 mod timeout;
 mod tool;
 mod tool_calls;

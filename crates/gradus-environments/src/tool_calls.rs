@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::{Deserializer, Map, Value};
 
+use crate::think;
 use crate::tool::Call;
 
 /// Format in which a family of models writes calls.
@@ -37,8 +38,6 @@ const PYTHON_TAG: &str = "<|python_tag|>";
 const TOOL_CALLS: &str = "[TOOL_CALLS]";
 const ARGS: &str = "[ARGS]";
 const CALL_ID: &str = "[CALL_ID]";
-const THOUGHT_ENDS: &str = "</think>";
-const THOUGHT_BEGINS: &str = "<think>";
 /// Start of a call of Llama 3.
 const LLAMA_CALL: &str = "{\"name\":";
 
@@ -47,7 +46,7 @@ const QUOTED: usize = 80;
 
 impl CallFormat {
     /// Marks of calls and thoughts. In some tokenizers they are special tokens.
-    pub const MARKS: [&str; 8] = [OPEN, CLOSE, PYTHON_TAG, TOOL_CALLS, ARGS, CALL_ID, THOUGHT_BEGINS, THOUGHT_ENDS];
+    pub const MARKS: [&str; 8] = [OPEN, CLOSE, PYTHON_TAG, TOOL_CALLS, ARGS, CALL_ID, think::OPEN, think::CLOSE];
 
     /// All formats.
     pub const ALL: [Self; 4] = [Self::Hermes, Self::Qwen3Coder, Self::Llama3, Self::Mistral];
@@ -119,8 +118,8 @@ impl CallFormat {
         let mut is_thought = begins_in_thought;
         loop {
             if is_thought {
-                let Some(end) = text[at..].find(THOUGHT_ENDS) else { return text.len() };
-                at += end + THOUGHT_ENDS.len();
+                let Some(end) = text[at..].find(think::CLOSE) else { return text.len() };
+                at += end + think::CLOSE.len();
             }
             let rest = &text[at..];
             // A call may be the whole turn, even after white space.
@@ -129,15 +128,15 @@ impl CallFormat {
             }
             let first = |marks: &[&str]| marks.iter().filter_map(|mark| rest.find(mark)).min();
             let call = first(&[OPEN, TOOL_CALLS, PYTHON_TAG, LLAMA_CALL]);
-            match (first(&[THOUGHT_BEGINS]), call) {
+            match (first(&[think::OPEN]), call) {
                 (Some(thought), call) if call.is_none_or(|call| thought < call) => {
-                    at += thought + THOUGHT_BEGINS.len();
+                    at += thought + think::OPEN.len();
                     is_thought = true;
                 }
                 (_, Some(call)) => return at + call,
                 (_, None) => {
                     // The text may end within a mark.
-                    let marks = [OPEN, TOOL_CALLS, PYTHON_TAG, LLAMA_CALL, THOUGHT_BEGINS];
+                    let marks = [OPEN, TOOL_CALLS, PYTHON_TAG, LLAMA_CALL, think::OPEN];
                     let halves = |mark: &'static str| (1..mark.len()).filter(|&end| rest.ends_with(&mark[..end])).max();
                     return text.len() - marks.into_iter().filter_map(halves).max().unwrap_or(0);
                 }
@@ -153,12 +152,12 @@ impl CallFormat {
         loop {
             if let Some(mark) = mark.take() {
                 let inner = &rest[mark.len()..];
-                let inner = inner.split_once(THOUGHT_ENDS).map_or(inner, |(inner, _)| inner);
-                let end = (mark.len() + inner.len() + THOUGHT_ENDS.len()).min(rest.len());
+                let inner = inner.split_once(think::CLOSE).map_or(inner, |(inner, _)| inner);
+                let end = (mark.len() + inner.len() + think::CLOSE.len()).min(rest.len());
                 parts.push(Part::Thought { whole: &rest[..end], inner });
                 rest = &rest[end..];
             }
-            let (thought, call) = (rest.find(THOUGHT_BEGINS), self.find_call(rest, is_start));
+            let (thought, call) = (rest.find(think::OPEN), self.find_call(rest, is_start));
             let begin = match (thought, call) {
                 (Some(thought), call) if call.is_none_or(|call| thought < call) => thought,
                 (_, Some(call)) => call,
@@ -174,7 +173,7 @@ impl CallFormat {
                 rest = &rest[length..];
                 is_start = false;
             } else if thought == Some(begin) {
-                mark = Some(THOUGHT_BEGINS);
+                mark = Some(think::OPEN);
             } else {
                 return parts;
             }

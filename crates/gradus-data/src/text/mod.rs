@@ -16,12 +16,12 @@ mod sentencepiece;
 mod sentences;
 mod stop_strings;
 mod strftime;
-pub mod think;
 pub mod tokenizer;
 mod tokenizer_bounds;
 
 pub use chat_template::{ChatTemplate, RenderOptions, Rendered, Request};
 pub use gradus_core::visible::{visible, visible_line};
+pub use gradus_environments::think;
 pub use named_templates::{NAMED_TEMPLATES, NamedTemplate};
 pub use overlap::match_score;
 pub use pattern::Pattern;

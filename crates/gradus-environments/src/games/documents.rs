@@ -9,13 +9,13 @@ use serde_json::Value;
 use crate::environment::{Environment, Episode, NewEpisode, Observation, Reply, Start, Turn};
 use crate::error::{Error, Result};
 use crate::functions::{Search, SearchConfig};
+use crate::think;
 use crate::tool::Tool;
 use crate::toolbox::{Toolbox, failure};
 
 /// Marks around an answer.
 const OPEN: &str = "<answer>";
 const CLOSE: &str = "</answer>";
-const THOUGHT_ENDS: &str = "</think>";
 
 /// Reward of an answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -199,7 +199,7 @@ impl Episode for Question {
 
 /// Returns the text between the last answer marks. Without marks, returns everything after the thoughts.
 fn answer_in(text: &str) -> &str {
-    let answer = text.rfind(THOUGHT_ENDS).map_or(text, |at| &text[at + THOUGHT_ENDS.len()..]);
+    let answer = text.rfind(think::CLOSE).map_or(text, |at| &text[at + think::CLOSE.len()..]);
     let marked = answer.rfind(OPEN).map(|at| &answer[at + OPEN.len()..]);
     marked.map_or(answer, |rest| rest.split(CLOSE).next().unwrap_or(rest)).trim()
 }

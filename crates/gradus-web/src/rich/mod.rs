@@ -13,7 +13,7 @@ use std::sync::{Mutex, PoisonError};
 
 use gradus::html;
 use gradus::html::Html;
-use gradus_environments::{Call, CallFormat, ParsedTurn};
+use gradus_environments::{Call, CallFormat, ParsedTurn, think};
 use ring::digest::{SHA256, digest};
 use serde_json::Value;
 
@@ -62,26 +62,12 @@ fn answer(text: &str) -> Html {
     if text.len() > LONGEST {
         return html!["<div class=\"plain\">" (text) "</div>"];
     }
-    let (thought, rest) = thought(text);
+    let (thought, rest) = think::first_thought(text);
     let (rest, calls) = calls(rest);
-    let thought = thought.map(|thought| {
+    let thought = thought.filter(|thought| !thought.trim().is_empty()).map(|thought| {
         html!["<details class=\"thought\"><summary>Reasoning</summary>\n" (markdown::markdown(thought)) "</details>\n"]
     });
     html![(thought)(markdown::markdown(&rest))(calls.iter().map(call).collect::<Vec<_>>())]
-}
-
-/// Splits a text into the model's thoughts and its answer. Some templates write the opening tag of the thoughts into the prompt.
-fn thought(text: &str) -> (Option<&str>, &str) {
-    let (open, close) = ("<think>", "</think>");
-    let begun = text.trim_start().strip_prefix(open);
-    let (thought, rest) = match (begun.unwrap_or(text).split_once(close), begun) {
-        // An answer may quote both tags. Its beginning is no thought.
-        (Some((before, _)), None) if before.contains(open) => (None, text),
-        (Some((thought, rest)), _) => (Some(thought), rest),
-        (None, Some(thought)) => (Some(thought), ""),
-        (None, None) => (None, text),
-    };
-    (thought.filter(|thought| !thought.trim().is_empty()), rest)
 }
 
 /// Splits a text into tool calls and other text. If a call cannot be parsed, everything stays text.

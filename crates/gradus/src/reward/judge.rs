@@ -457,15 +457,7 @@ impl JudgeReward {
     /// # Errors
     /// A description of an answer without a verdict, or with an unusable one.
     fn value(&self, answer: &str, is_second: bool) -> Result<f32, String> {
-        let said = match answer.trim_start().strip_prefix(think::OPEN) {
-            // The token limit can cut off a thought.
-            Some(thought) => thought.split_once(think::CLOSE).map_or("", |(_, said)| said),
-            // Some chat templates open the thought in the prompt.
-            None => match answer.split_once(think::CLOSE) {
-                Some((thought, said)) if !thought.contains(think::OPEN) => said,
-                _ => answer,
-            },
-        };
+        let (_, said) = think::first_thought(answer);
         let inside = said.rfind("]]").and_then(|end| {
             let start = said[..end].rfind("[[")? + 2;
             Some(said[start..end].trim())

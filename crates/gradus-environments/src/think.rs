@@ -63,6 +63,18 @@ pub fn without_empty_thoughts(text: &str) -> Cow<'_, str> {
     if kept.is_empty() && rest.len() == text.len() { text.into() } else { (kept + rest).into() }
 }
 
+/// Splits an answer into the thought at its start, without tags, and the rest. A lone `</think>` ends a thought that the chat template
+/// opened. An unclosed thought extends to the end of the text. Tags elsewhere are ordinary text, which an answer may quote.
+pub fn first_thought(text: &str) -> (Option<&str>, &str) {
+    let begun = text.trim_start().strip_prefix(OPEN);
+    match (begun.unwrap_or(text).split_once(CLOSE), begun) {
+        (Some((before, _)), None) if before.contains(OPEN) => (None, text),
+        (Some((thought, rest)), _) => (Some(thought), rest),
+        (None, Some(thought)) => (Some(thought), ""),
+        (None, None) => (None, text),
+    }
+}
+
 /// A part of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AnswerPart<'t> {
@@ -135,6 +147,19 @@ mod tests {
             ("an open <think>", "an open <think>"),
         ] {
             assert_eq!(without_empty_thoughts(text), left, "{text:?}");
+        }
+    }
+
+    #[test]
+    fn only_the_start_of_an_answer_is_its_first_thought() {
+        for (text, thought, rest) in [
+            (" <think>hm</think> Yes <think>b</think>", Some("hm"), " Yes <think>b</think>"),
+            ("hm</think>Yes", Some("hm"), "Yes"),
+            ("<think>hm", Some("hm"), ""),
+            ("Write <think> and </think>.", None, "Write <think> and </think>."),
+            ("Yes <think>", None, "Yes <think>"),
+        ] {
+            assert_eq!(first_thought(text), (thought, rest), "{text:?}");
         }
     }
 
