@@ -4,7 +4,6 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 use gradus::data::write_rows;
-use gradus::device::DeviceChoice;
 use gradus::files::output::{OutputFile, Outputs};
 use gradus::inference::model_of;
 use gradus_web::{
@@ -13,6 +12,7 @@ use gradus_web::{
 };
 use serde_json::{Value, json};
 
+use super::device::DeviceArgs;
 use crate::output::Output;
 use crate::table::aligned;
 use crate::watch::{fetch, fetch_data};
@@ -95,9 +95,8 @@ struct NewArgs {
     /// Replace the file of `--progress`, whatever it contains. Progress files of earlier projects are always replaced
     #[arg(long, requires = "progress")]
     overwrite: bool,
-    /// Device of the models: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -224,7 +223,7 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
                 order,
                 reward_model,
                 progress,
-                device,
+                on: DeviceArgs { device },
                 ..
             } = *args;
             let progress = progress.map(|path| open_progress(&path, args.overwrite)).transpose()?;

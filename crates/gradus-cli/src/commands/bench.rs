@@ -8,6 +8,7 @@ use gradus::model::adapter::LoraConfig;
 use gradus::model::{Precision, WeightFormat};
 use gradus::rng::Seed;
 
+use super::device::DeviceArgs;
 use crate::output::Output;
 use crate::table::{aligned, count, percent, seconds};
 use crate::watch::fetch;
@@ -69,9 +70,8 @@ pub struct BenchArgs {
     /// Seed of weights, rows and samples
     #[arg(long, value_name = "N", default_value_t = 42)]
     seed: u64,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
 }
 
 /// Runs the measurements and prints tables, or JSON with `--json`.
@@ -85,7 +85,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
         (None, Some(preset)) => Subject::Preset(preset),
         (None, None) => Subject::Machine,
     };
-    let on_device = args.device != DeviceChoice::cpu();
+    let on_device = args.on.device != DeviceChoice::cpu();
     let is_machine = subject == Subject::Machine;
     let options = Options {
         subject,
@@ -105,7 +105,7 @@ pub fn run(args: BenchArgs, out: &Output) -> anyhow::Result<()> {
         compute: args.compute,
         weights: args.weights,
         seed: Seed(args.seed),
-        device: args.device,
+        device: args.on.device,
     };
     let mut shown = None;
     let report = gradus::bench::run(&options, &mut |what| {

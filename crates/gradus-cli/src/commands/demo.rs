@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use gradus::demo::{Budget, Options, PolicyReport, Report, Review};
-use gradus::device::DeviceChoice;
 use gradus::run::Existing;
 
+use super::device::DeviceArgs;
 use crate::output::Output;
 use crate::report::NotResumed;
 use crate::watch::Watcher;
@@ -26,9 +26,8 @@ pub struct DemoArgs {
     /// Replace the content of the output directory
     #[arg(long)]
     overwrite: bool,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
 }
 
 /// Runs the demonstration and shows the comparison.
@@ -38,7 +37,7 @@ pub fn run(args: DemoArgs, out: &Output) -> anyhow::Result<()> {
         existing: if args.overwrite { Existing::Overwrite } else { Existing::Refuse },
         seed: args.seed,
         budget: if args.quick { Budget::Quick } else { Budget::Full },
-        device: args.device,
+        device: args.on.device,
     };
     if let Some(results) = gradus::demo::finished(&options)? {
         let shown = options.output_dir.display();

@@ -8,7 +8,6 @@ use clap::{Arg, ArgMatches, Args as _, Command, FromArgMatches as _};
 use gradus::Error;
 use gradus::config::reward_of_flags;
 use gradus::data::{Side, TextForm};
-use gradus::device::DeviceChoice;
 use gradus::files::output::Outputs;
 use gradus::inference::{
     EvalKind, EvalOptions, EvalResult, MetricOptions, MetricValue, ModelEvaluation, Prediction, measure,
@@ -20,6 +19,7 @@ use gradus::task::{PostProcess, TaskConfig};
 
 use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
+use super::device::DeviceArgs;
 use super::generate::{BeamArgs, SamplingArgs, max_rows};
 use super::text::TextArgs;
 use crate::flags;
@@ -112,9 +112,8 @@ struct EvalArgs {
     max_length: usize,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -175,7 +174,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         max_length: args.max_length,
         text: args.text_files.into(),
         report: args.report.is_some(),
-        device: args.device,
+        device: args.on.device,
     };
     let mut outputs = Outputs::new(args.overwrite).reading_all(args.data.as_deref());
     let predictions = args.predictions.as_deref().map(|path| outputs.file_unless(path, holds_predictions));
@@ -283,7 +282,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
         bad_rows: args.bad_rows.into(),
         max_rows: args.max_rows,
         resampling: Resampling { samples: args.bootstrap, seed: args.sampling.seed().0 },
-        device: args.device.clone(),
+        device: args.on.device.clone(),
     };
     fetch_data(&options.data, out)?;
     let spinner = out.spinner("measuring");

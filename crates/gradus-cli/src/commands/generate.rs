@@ -3,7 +3,6 @@
 use std::path::Path;
 
 use gradus::Error;
-use gradus::device::DeviceChoice;
 use gradus::generate::{BeamParams, EarlyStopping, SamplingParams};
 use gradus::inference::{ChatSettings, Prompts, SampleOptions, Sampled, sample};
 use gradus::model::{Precision, WeightFormat};
@@ -11,6 +10,7 @@ use gradus::rng::Seed;
 
 use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
+use super::device::DeviceArgs;
 use super::text::TextArgs;
 use crate::output::{Output, Paint};
 use crate::watch::{fetch, fetch_data};
@@ -49,9 +49,8 @@ pub struct GenerateArgs {
     weights: Option<WeightFormat>,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
     #[command(flatten)]
@@ -313,7 +312,7 @@ pub fn run(args: GenerateArgs, out: &Output) -> anyhow::Result<()> {
         compute: args.compute,
         weights: args.weights.unwrap_or(args.compute.into()),
         text: args.text_files.into(),
-        device: args.device,
+        device: args.on.device,
     };
     fetch(&options.model, out)?;
     let mut bar = out.counter("prompts");

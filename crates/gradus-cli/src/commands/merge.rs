@@ -2,10 +2,10 @@
 
 use std::path::PathBuf;
 
-use gradus::device::DeviceChoice;
 use gradus::inference::{MergeOptions, merge};
 use gradus::model::SavedWeights;
 
+use super::device::DeviceArgs;
 use crate::output::Output;
 use crate::watch::{end_on_interrupts, fetch};
 
@@ -27,16 +27,15 @@ pub struct MergeArgs {
     /// Number format of the weights on disk: f32, bf16 or f16
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     weights: SavedWeights,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
 }
 
 /// Merges the models, and reports how much rounding changes the model's outputs.
 pub fn run(args: MergeArgs, out: &Output) -> anyhow::Result<()> {
     fetch(&args.model, out)?;
     end_on_interrupts(out);
-    let MergeArgs { model, adapter, output, overwrite, weights, device } = args;
+    let MergeArgs { model, adapter, output, overwrite, weights, on: DeviceArgs { device } } = args;
     let options = MergeOptions { model, adapter, output, overwrite, weights, device };
     let spinner = out.spinner("merging");
     let merged = merge(&options)?;

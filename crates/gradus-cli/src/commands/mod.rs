@@ -20,6 +20,7 @@ mod completions;
 mod config;
 mod data;
 mod demo;
+mod device;
 mod docs;
 mod doctor;
 mod eval;

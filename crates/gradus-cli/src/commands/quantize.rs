@@ -2,12 +2,12 @@
 
 use std::path::PathBuf;
 
-use gradus::device::DeviceChoice;
 use gradus::generate::SamplingParams;
 use gradus::inference::{QuantizeOptions, QuantizeReport, quantize};
 use gradus::model::Quantization;
 use gradus::rng::Seed;
 
+use super::device::DeviceArgs;
 use super::generate::max_rows;
 use super::text::TextArgs;
 use crate::output::Output;
@@ -50,9 +50,8 @@ pub struct QuantizeArgs {
     seed: u64,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
 }
 
 /// Quantizes the model, and prints a table, or JSON with `--json`.
@@ -76,7 +75,7 @@ pub fn run(args: QuantizeArgs, out: &Output) -> anyhow::Result<()> {
         params,
         seed: Seed(args.seed),
         text: args.text_files.into(),
-        device: args.device,
+        device: args.on.device,
     };
     let mut spinner = None;
     let report = quantize(&options, &mut |what| {

@@ -1,7 +1,6 @@
 //! `gradus score`: log-probabilities, rewards or labels of given rows as JSON lines, in the order of the rows.
 
 use gradus::data::{RowLocation, Side};
-use gradus::device::DeviceChoice;
 use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
 use gradus::model::Precision;
 
@@ -9,6 +8,7 @@ use serde::Serialize;
 
 use super::bad_rows::BadRowArgs;
 use super::columns::ColumnArgs;
+use super::device::DeviceArgs;
 use super::generate::max_rows;
 use super::text::TextArgs;
 use crate::output::Output;
@@ -62,9 +62,8 @@ pub struct ScoreArgs {
     bad_rows: BadRowArgs,
     #[command(flatten)]
     text_files: TextArgs,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
 }
 
 /// A line of the output. If rows may be missing, it names its row.
@@ -99,7 +98,7 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
             max_rows: args.max_rows,
             bad_rows: args.bad_rows.into(),
             compute: args.compute,
-            device: args.device,
+            device: args.on.device,
         };
         fetch(&options.model, out)?;
         fetch_data(&options.data, out)?;
@@ -118,7 +117,7 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
         max_rows: args.max_rows,
         bad_rows: args.bad_rows.into(),
         text: args.text_files.into(),
-        device: args.device,
+        device: args.on.device,
     };
     fetch(&options.model, out)?;
     fetch_data(&options.data, out)?;

@@ -5,13 +5,13 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::sync::Arc;
 
-use gradus::device::DeviceChoice;
 use gradus::model::WeightFormat;
 use gradus_web::{
     Comparison, ComputeOptions, Options, ProcessTask, RunStarter, RunningProcess, TrainingOptions, serve,
 };
 use serde_json::json;
 
+use super::device::DeviceArgs;
 use super::text::TextArgs;
 use crate::output::Output;
 use crate::process;
@@ -44,9 +44,8 @@ pub struct ServeArgs {
     /// requests that have no completion in progress
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u16).range(1..=256))]
     places: u16,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
     /// Let pages start runs, stop, resume, export and delete them; if other machines can reach the server, only owners may
     #[arg(long)]
     allow_training: bool,
@@ -166,14 +165,13 @@ pub fn run(args: ServeArgs, out: &Output) -> anyhow::Result<()> {
         fetch(model, out)?;
     }
     let text = args.text_files.into();
-    let ServeArgs { folder, model, host, port, name, weights, places, device, allow_training, allow_weights, .. } =
-        args;
+    let ServeArgs { folder, model, host, port, name, weights, places, on, allow_training, allow_weights, .. } = args;
     let training_api = args.training_api.then(|| TrainingOptions {
         models: args.training_models.into(),
         sessions: args.training_sessions.into(),
         ..TrainingOptions::default()
     });
-    let computing = ComputeOptions { device, weights, places: places.into() };
+    let computing = ComputeOptions { device: on.device, weights, places: places.into() };
     let starter = allow_training.then(|| Arc::new(OwnProgram) as Arc<dyn RunStarter>);
     let weights_token = if allow_weights.is_empty() { None } else { weights_token()? };
     let is_chosen = weights_token.is_some();

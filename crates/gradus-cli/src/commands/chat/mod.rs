@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::io::{BufRead, IsTerminal};
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use gradus::device::DeviceChoice;
 use gradus::inference::{ChatFormat, ChatJudge, ChatModel, ChatOptions};
 use gradus::model::{Precision, WeightFormat};
 
+use super::device::DeviceArgs;
 use super::text::TextArgs;
 use crate::output::Output;
 use crate::watch::fetch;
@@ -54,9 +54,8 @@ pub struct ChatArgs {
     /// Number format of the weights: f32, bf16, int8 or nf4 [default: as --compute]
     #[arg(long, value_name = "TYPE")]
     weights: Option<WeightFormat>,
-    /// Device to compute on: cpu, gpu, gpu:1, cuda, cuda:1, … (`gradus doctor` lists them)
-    #[arg(long, value_name = "DEVICE", default_value = "cpu")]
-    device: DeviceChoice,
+    #[command(flatten)]
+    on: DeviceArgs,
     #[command(flatten)]
     sampling: SamplingArgs,
 }
@@ -164,7 +163,7 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
             weights,
             text: args.text_files.clone().into(),
             format: args.format,
-            device: args.device.clone(),
+            device: args.on.device.clone(),
         };
         Ok::<_, anyhow::Error>(ChatModel::open(&options)?)
     };
@@ -180,7 +179,7 @@ fn open(args: ChatArgs, out: &Output) -> anyhow::Result<Session> {
     let judge = match &args.reward_model {
         Some(name) => {
             fetch(name, out)?;
-            Some(ChatJudge::open(name, args.compute, &args.device)?)
+            Some(ChatJudge::open(name, args.compute, &args.on.device)?)
         }
         None => None,
     };
