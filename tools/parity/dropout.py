@@ -28,6 +28,7 @@ SEED = 70
 KEY = 0x0123_4567_89AB_CDEF
 CASES = {
     "gpt2": dict(embd_pdrop=0.1, attn_pdrop=0.2, resid_pdrop=0.3),
+    "pythia": dict(hidden_dropout=0.15, attention_dropout=0.2),
     "qwen3": dict(attention_dropout=0.25),
     "mistral-window": dict(attention_dropout=0.25),
     "gemma2": dict(attention_dropout=0.25),
@@ -89,7 +90,7 @@ def mask(x, place, p, row):
 def places(model):
     """The places in the order of a forward pass."""
     blocks = range(model.config.num_hidden_layers)
-    if model.config.model_type == "gpt2":
+    if model.config.model_type in ("gpt2", "gpt_neox"):
         return [(EMBEDDING, 0)] + [(kind, i) for i in blocks for kind in (ATTENTION, ATTENDED, FED_FORWARD)]
     if model.config.model_type == "phi3":
         return [(kind, i) for i in blocks for kind in (ATTENTION, ATTENDED, FED_FORWARD)]
@@ -119,7 +120,8 @@ def run(name, probabilities, out):
     loss.backward()
     tensors = {f"logits.{i}": z.detach().contiguous() for i, z in enumerate(logits)}
     for key, parameter in model.named_parameters():
-        parts = (".0.attn.c_attn", ".0.self_attn.q_proj", ".0.self_attn.v_proj", ".0.self_attn.qkv_proj", ".0.mlp.gate_up")
+        parts = (".0.attn.c_attn", ".0.self_attn.q_proj", ".0.self_attn.v_proj", ".0.self_attn.qkv_proj", ".0.mlp.gate_up",
+                 ".0.attention.query_key_value")
         if any(part in key for part in parts):
             tensors[f"grad.{key}"] = parameter.grad.contiguous()
     save_file(tensors, out / f"{name}.safetensors")

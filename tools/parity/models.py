@@ -20,6 +20,7 @@ from transformers import (
     Gemma3TextConfig,
     GemmaConfig,
     GPT2Config,
+    GPTNeoXConfig,
     GraniteConfig,
     LlamaConfig,
     MinistralConfig,
@@ -44,6 +45,11 @@ no_dropout = dict(resid_pdrop=0.0, embd_pdrop=0.0, attn_pdrop=0.0)
 
 def gpt2(**more):
     return GPT2Config(**{**ids, **no_dropout, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 48, **more})
+
+
+def pythia(**more):
+    base = dict(hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
+    return GPTNeoXConfig(**{**ids, **base, **more})
 
 
 def llama(**more):
@@ -153,6 +159,12 @@ CAUSAL = {
     "gpt2": gpt2(),
     "gpt2-inverse-layer": gpt2(n_embd=24, n_layer=3, n_inner=56, scale_attn_by_inverse_layer_idx=True, layer_norm_epsilon=1e-3),
     "gpt2-unknown-keys": gpt2(n_embd=16, n_head=2, n_layer=1, vocab_size=48),
+    "pythia": pythia(),
+    # One block after the other, no biases of attention, the whole head rotated, the head tied.
+    "pythia-sequential": pythia(use_parallel_residual=False, attention_bias=False, rotary_pct=1.0, hidden_act="gelu_new",
+                                tie_word_embeddings=True, intermediate_size=32),
+    "pythia-rope-linear": pythia(intermediate_size=32, hidden_size=48, rope_parameters={
+        "rope_type": "linear", "factor": 2.5, "rope_theta": 1000.0, "partial_rotary_factor": 0.5}),
     "llama-gqa": llama(rms_norm_eps=1e-5),
     "llama-tied-bias": llama(tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=12,
                              num_key_value_heads=4),
@@ -196,6 +208,7 @@ CAUSAL = {
 }
 REWARD = {
     "gpt2-reward": gpt2(n_embd=24, num_labels=1),
+    "pythia-reward": pythia(num_labels=1),
     "llama-reward": llama(num_labels=1, intermediate_size=32),
     "qwen2-reward": qwen2(num_labels=1, intermediate_size=32),
     "qwen3-reward": qwen3(num_labels=1, tie_word_embeddings=True, intermediate_size=32),
@@ -228,9 +241,9 @@ def fill(model, generator):
                 parameter.copy_(center + 0.2 * noise)
             elif "wpe" in name:
                 parameter.copy_(0.3 * noise)
-            elif "wte" in name or "embed_tokens" in name:
+            elif any(part in name for part in ("wte", "embed_tokens", "embed_in")):
                 parameter.copy_(0.5 * noise)
-            elif any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "c_attn")):
+            elif any(part in name for part in ("q_proj", "k_proj", "qkv_proj", "c_attn", "query_key_value")):
                 parameter.copy_(0.35 * noise)
             else:
                 parameter.copy_(0.25 * noise)
@@ -357,9 +370,10 @@ def legacy(out, rows, wanted):
         config["sliding_window_pattern"] = 3
         del config["layer_types"]
         scaling = scaling["full_attention"]
+    is_neox = config["model_type"] == "gpt_neox"
     if "partial_rotary_factor" in scaling:
-        config["partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
-    config["rope_theta"] = scaling.pop("rope_theta")
+        config["rotary_pct" if is_neox else "partial_rotary_factor"] = scaling.pop("partial_rotary_factor")
+    config["rotary_emb_base" if is_neox else "rope_theta"] = scaling.pop("rope_theta")
     config["rope_scaling"] = scaling
     config["torch_dtype"] = config.pop("dtype")
     path.write_text(json.dumps(config, indent=2) + "\n")

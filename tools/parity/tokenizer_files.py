@@ -61,6 +61,7 @@ def base():
 def cases(size):
     whole, old = ["tokenizer.json"], ["vocab.json", "merges.txt"]
     backend, gpt2 = {"tokenizer_class": "PreTrainedTokenizerFast"}, {"tokenizer_class": "GPT2Tokenizer"}
+    neox = {"tokenizer_class": "GPTNeoXTokenizer", "pad_token": "<pad>"}
     llama, roberta = {"tokenizer_class": "LlamaTokenizer"}, {"tokenizer_class": "RobertaTokenizer"}
     bytes_level = {"type": "ByteLevel", "trim_offsets": True, "use_regex": True}
     spaced = {"pre_tokenizer": bytes_level | {"add_prefix_space": True}}
@@ -84,6 +85,8 @@ def cases(size):
         "ends_llama": case(whole, llama | ends | {"add_bos_token": False, "add_eos_token": True}),
         # The class decides about the space before a text.
         "space_gpt2": case(whole, gpt2 | {"add_prefix_space": True}),
+        "space_neox": case(whole, neox, spaced),
+        "ends_neox": case(whole, neox | ends | {"add_bos_token": True, "add_eos_token": True}),
         "space_roberta": case(whole, roberta | {"add_prefix_space": True}, around),
         "space_bart": case(whole, {"tokenizer_class": "BartTokenizer", "add_prefix_space": True}, around),
         "space_only_in_file_gpt2": case(whole, gpt2, spaced),
@@ -114,6 +117,8 @@ def cases(size):
         "old_gpt2_other_names": case(old, gpt2 | ends | {"unk_token": "<unk>"}),
         "old_gpt2_bos": case(old, gpt2 | {"add_bos_token": True}),
         "old_gpt2_eos": case(old, gpt2 | ends | {"add_eos_token": True}),
+        "old_neox": case(old, neox),
+        "old_neox_eos": case(old, neox | {"add_eos_token": True}),
         "old_roberta": case(old, roberta),
         "old_roberta_ends": case(old, roberta | {"add_bos_token": True, "add_eos_token": False}),
         "old_roberta_space": case(old, roberta | {"add_prefix_space": True}),

@@ -227,6 +227,14 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
             }),
             json!({}),
         ),
+        "gpt_neox" => joined(
+            json!({
+                "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
+                "max_position_embeddings": positions, "hidden_act": "gelu", "layer_norm_eps": 1e-5, "rotary_pct": 0.25,
+                "rotary_emb_base": 10_000, "use_parallel_residual": true, "attention_bias": true, "tie_word_embeddings": false,
+            }),
+            json!({}),
+        ),
         "qwen3" => decoder(json!({ "head_dim": width / heads, "tie_word_embeddings": true })),
         "qwen2" => decoder(json!({ "tie_word_embeddings": true })),
         "smollm3" => decoder(json!({ "no_rope_layer_interval": 4, "tie_word_embeddings": true })),

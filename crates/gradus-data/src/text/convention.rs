@@ -7,6 +7,8 @@ use serde_json::Value;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Convention {
     Gpt2,
+    /// GPT-NeoX, Pythia.
+    GptNeox,
     /// RoBERTa, BART, Longformer, LED.
     Roberta,
     /// XLM-RoBERTa.
@@ -47,6 +49,7 @@ impl Convention {
     fn of_kind(kind: &str) -> Option<Self> {
         Some(match kind.replace('-', "").to_ascii_lowercase().as_str() {
             "gpt2" => Self::Gpt2,
+            "gptneox" | "gpt_neox" => Self::GptNeox,
             "roberta" | "bart" | "longformer" | "led" => Self::Roberta,
             "xlmroberta" => Self::XlmRoberta,
             "camembert" => Self::Camembert,
@@ -69,6 +72,7 @@ impl Convention {
     pub fn token(self, name: &str) -> Option<&'static str> {
         let [begin, end, unknown, separator, padding, first, mask] = match self {
             Self::Gpt2 => ["<|endoftext|>", "<|endoftext|>", "<|endoftext|>", "", "", "", ""],
+            Self::GptNeox => ["<|endoftext|>", "<|endoftext|>", "<|endoftext|>", "", "<|padding|>", "", ""],
             Self::Roberta | Self::XlmRoberta | Self::Camembert | Self::Blenderbot => {
                 ["<s>", "</s>", "<unk>", "</s>", "<pad>", "<s>", "<mask>"]
             }
@@ -96,7 +100,7 @@ impl Convention {
 
     /// Returns whether `vocab.json` and `merges.txt` are byte-level, as for GPT-2.
     pub fn is_byte_level(self) -> bool {
-        matches!(self, Self::Gpt2 | Self::Roberta | Self::Blenderbot | Self::Qwen2 | Self::DebertaV1)
+        matches!(self, Self::Gpt2 | Self::GptNeox | Self::Roberta | Self::Blenderbot | Self::Qwen2 | Self::DebertaV1)
     }
 
     /// Returns whether the older file of the class is SentencePiece's. It then also decides which tokens are added around a text.
@@ -118,7 +122,7 @@ impl Convention {
 
     /// Returns whether `add_bos_token` and `add_eos_token` have an effect on the older files of the class.
     pub fn has_choice_of_ends(self) -> bool {
-        matches!(self, Self::Gpt2 | Self::Qwen2 | Self::Llama | Self::Gemma)
+        matches!(self, Self::Gpt2 | Self::GptNeox | Self::Qwen2 | Self::Llama | Self::Gemma)
     }
 
     /// Returns whether, by default, a space is added in front of the text.

@@ -117,7 +117,7 @@ impl CausalLm {
     fn build(source: &mut dyn Source, dir: &ModelDir, weights: Option<WeightFormat>, device: &Device) -> Result<Self> {
         let mut b = Builder::new(source, device).packing(weights);
         let trunk = Trunk::build(&mut b, dir)?;
-        let mut head = b.enter("lm_head");
+        let mut head = b.enter(dir.family()?.head_name());
         // A tied model may still have a head in its files. It stays separate if its values differ.
         let lm_head = if !trunk.ties_head() || head.holds("weight") {
             let ((v, d), std) = (trunk.dims(), trunk.initializer_range());

@@ -92,6 +92,26 @@ const GPT2: &[Key] = &[
     ("resid_pdrop", Optional, Share),
 ];
 
+const GPT_NEOX: &[Key] = &[
+    ("vocab_size", Needed, VOCABULARY),
+    ("hidden_size", Needed, WIDTH),
+    ("num_hidden_layers", Needed, LAYERS),
+    ("num_attention_heads", Needed, HEADS),
+    ("intermediate_size", Needed, INNER),
+    ("max_position_embeddings", Optional, POSITIONS),
+    ("hidden_act", Optional, Text),
+    ("layer_norm_eps", Optional, EPSILON),
+    ("initializer_range", Optional, DEVIATION),
+    ("attention_bias", Optional, Flag),
+    ("use_parallel_residual", Optional, Flag),
+    ("tie_word_embeddings", Optional, Flag),
+    ("rotary_pct", Nullable, Above(0.0, 1.0)),
+    ("rotary_emb_base", Nullable, ROPE_BASE),
+    ("rope_scaling", Nullable, Object(ROPE)),
+    ("attention_dropout", Optional, Share),
+    ("hidden_dropout", Optional, Share),
+];
+
 /// Keys of Llama and similar models.
 const DECODER: &[Key] = &[
     ("vocab_size", Needed, VOCABULARY),
@@ -313,6 +333,7 @@ pub(super) fn token_id(config: &Map<String, Value>, key: &str) -> Option<u32> {
 fn of_family(family: Family) -> &'static [&'static [Key]] {
     match family {
         Family::Gpt2 => &[GPT2],
+        Family::GptNeox => &[GPT_NEOX, ONE_ROPE],
         Family::T5 | Family::Mt5 => &[T5],
         Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &[BART],
         Family::Decoder(of) => match of.rotation {
@@ -401,13 +422,27 @@ fn count(config: &Map<String, Value>, key: &str) -> Option<u64> {
     config.get(key).and_then(Value::as_u64)
 }
 
+/// Reports heads that rotary positions cannot rotate.
+fn pairs(head_dim: u64, problems: &mut Vec<String>) {
+    if head_dim < 2 || !head_dim.is_multiple_of(2) {
+        let message = "rotary positions rotate pairs of numbers, so it must be even and at least 2";
+        problems.push(format!(
+            "a head is {head_dim} numbers wide (`head_dim`, or `hidden_size` by `num_attention_heads`): {message}"
+        ));
+    }
+}
+
 /// Reports sizes that are valid alone but do not fit each other.
 fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>) {
     let config = &match family {
         Family::Decoder(of) => of.with_defaults(config),
-        Family::Gpt2 | Family::T5 | Family::Mt5 | Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => {
-            config.clone()
-        }
+        Family::Gpt2
+        | Family::GptNeox
+        | Family::T5
+        | Family::Mt5
+        | Family::Bart
+        | Family::Blenderbot
+        | Family::BlenderbotSmall => config.clone(),
     };
     let count = |key: &str| count(config, key);
     let multiple = |(key, value): (&str, u64), (of, parts): (&str, u64), problems: &mut Vec<String>| {
@@ -424,12 +459,12 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
                 multiple(("hidden_size", width), ("num_attention_heads", heads), problems);
                 width / heads
             });
-            if head_dim < 2 || !head_dim.is_multiple_of(2) {
-                let message = "rotary positions rotate pairs of numbers, so it must be even and at least 2";
-                problems.push(format!(
-                    "a head is {head_dim} numbers wide (`head_dim`, or `hidden_size` by `num_attention_heads`): {message}"
-                ));
-            }
+            pairs(head_dim, problems);
+        }
+        Family::GptNeox => {
+            let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
+            multiple(("hidden_size", width), ("num_attention_heads", heads), problems);
+            pairs(width / heads, problems);
         }
         Family::Gpt2 => {
             let (Some(width), Some(heads)) = (count("n_embd"), count("n_head")) else { return };

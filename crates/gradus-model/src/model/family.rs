@@ -16,6 +16,8 @@ use crate::error::{Error, Result};
 pub enum Family {
     /// GPT-2.
     Gpt2,
+    /// GPT-NeoX, the family of Pythia.
+    GptNeox,
     /// Llama and similar models, or a family that the program has added.
     Decoder(&'static DecoderFamily),
     /// T5 and Flan-T5.
@@ -36,7 +38,7 @@ impl Family {
     pub fn all() -> Vec<Self> {
         let decoders = decoder::all().into_iter().map(Self::Decoder);
         let with_encoder = [Self::T5, Self::Mt5, Self::Bart, Self::Blenderbot, Self::BlenderbotSmall];
-        std::iter::once(Self::Gpt2).chain(decoders).chain(with_encoder).collect()
+        [Self::Gpt2, Self::GptNeox].into_iter().chain(decoders).chain(with_encoder).collect()
     }
 
     /// Returns the family with this `model_type`.
@@ -48,6 +50,7 @@ impl Family {
     fn names(self) -> [&'static str; 3] {
         match self {
             Self::Gpt2 => ["gpt2", "GPT2", "GPT2LMHeadModel"],
+            Self::GptNeox => ["gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM"],
             Self::Decoder(of) => [of.model_type, of.class, of.language_class],
             Self::T5 => ["t5", "T5", "T5ForConditionalGeneration"],
             Self::Mt5 => ["mt5", "MT5", "MT5ForConditionalGeneration"],
@@ -76,8 +79,23 @@ impl Family {
     pub fn base_prefix(self) -> &'static str {
         match self {
             Self::Gpt2 => "transformer.",
+            Self::GptNeox => "gpt_neox.",
             Self::T5 | Self::Mt5 => "",
             Self::Decoder(_) | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => "model.",
+        }
+    }
+
+    /// Returns the name of the LM head in files.
+    pub fn head_name(self) -> &'static str {
+        match self {
+            Self::GptNeox => "embed_out",
+            Self::Gpt2
+            | Self::Decoder(_)
+            | Self::T5
+            | Self::Mt5
+            | Self::Bart
+            | Self::Blenderbot
+            | Self::BlenderbotSmall => "lm_head",
         }
     }
 
@@ -85,7 +103,7 @@ impl Family {
     pub fn has_encoder(self) -> bool {
         match self {
             Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => true,
-            Self::Gpt2 | Self::Decoder(_) => false,
+            Self::Gpt2 | Self::GptNeox | Self::Decoder(_) => false,
         }
     }
 
@@ -93,7 +111,9 @@ impl Family {
     pub fn has_t5_encoder(self) -> bool {
         match self {
             Self::T5 | Self::Mt5 => true,
-            Self::Gpt2 | Self::Decoder(_) | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => false,
+            Self::Gpt2 | Self::GptNeox | Self::Decoder(_) | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => {
+                false
+            }
         }
     }
 
@@ -101,7 +121,13 @@ impl Family {
     pub(super) fn stores_transposed(self) -> bool {
         match self {
             Self::Gpt2 => true,
-            Self::Decoder(_) | Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => false,
+            Self::GptNeox
+            | Self::Decoder(_)
+            | Self::T5
+            | Self::Mt5
+            | Self::Bart
+            | Self::Blenderbot
+            | Self::BlenderbotSmall => false,
         }
     }
 
@@ -109,6 +135,7 @@ impl Family {
     pub fn attention_layers(self) -> &'static [&'static str] {
         match self {
             Self::Gpt2 => &["c_attn", "attn.c_proj"],
+            Self::GptNeox => &["query_key_value", "attention.dense"],
             Self::Decoder(of) if of.fused => &["qkv_proj", "o_proj"],
             Self::Decoder(_) => &["q_proj", "k_proj", "v_proj", "o_proj"],
             Self::T5 | Self::Mt5 => &["q", "k", "v", "o"],
@@ -120,6 +147,7 @@ impl Family {
     pub fn feed_forward_layers(self) -> &'static [&'static str] {
         match self {
             Self::Gpt2 => &["mlp.c_fc", "mlp.c_proj"],
+            Self::GptNeox => &["dense_h_to_4h", "dense_4h_to_h"],
             Self::Decoder(of) if of.fused => &["gate_up_proj", "down_proj"],
             Self::Decoder(_) => &["gate_proj", "up_proj", "down_proj"],
             Self::T5 | Self::Mt5 => &["wi", "wi_0", "wi_1", "wo"],
@@ -134,7 +162,7 @@ impl Family {
             Self::Mt5 => r#"{"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}"#,
             Self::Bart => r#"{"decoder_start_token_id": 2}"#,
             Self::Blenderbot | Self::BlenderbotSmall => r#"{"decoder_start_token_id": 1}"#,
-            Self::Gpt2 | Self::Decoder(_) | Self::T5 => "{}",
+            Self::Gpt2 | Self::GptNeox | Self::Decoder(_) | Self::T5 => "{}",
         }
     }
 
@@ -158,7 +186,7 @@ impl Family {
                 ("num_attention_heads", "encoder_attention_heads"),
                 ("num_hidden_layers", "encoder_layers"),
             ],
-            Self::Decoder(_) => &[],
+            Self::GptNeox | Self::Decoder(_) => &[],
         }
     }
 }

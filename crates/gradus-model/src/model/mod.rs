@@ -26,6 +26,7 @@ mod dropout;
 pub mod encoder;
 mod family;
 pub mod gpt2;
+pub mod gpt_neox;
 mod hub_model;
 mod layers;
 mod lora;

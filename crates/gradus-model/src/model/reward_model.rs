@@ -37,7 +37,7 @@ pub struct RewardModel {
 
 /// Whether a tensor belongs to the head of a language model: its weights, and BART's bias of the logits.
 fn is_of_lm_head(name: &str) -> bool {
-    matches!(name, "lm_head.weight" | "final_logits_bias")
+    matches!(name, "lm_head.weight" | "embed_out.weight" | "final_logits_bias")
 }
 
 impl RewardModel {

@@ -152,6 +152,11 @@ impl Rope {
         self.made_for
     }
 
+    /// Length of the longest sequence that can be sampled.
+    pub(crate) fn max_sampled(&self) -> usize {
+        self.limit().unwrap_or(usize::MAX).min(self.made_for())
+    }
+
     /// Base of the frequencies.
     pub fn base(&self) -> f64 {
         self.base

@@ -14,6 +14,7 @@ use super::classifier::{Classifier, Head};
 use super::decoder::family::DecoderFamily;
 use super::directory::{ModelDir, SavedWeights, write_head};
 use super::family::Family;
+use super::gpt_neox;
 use super::parameters::{SharedTensor, shared_tensors, write_safetensors};
 use super::quantized;
 use super::reward_model::RewardModel;
@@ -114,11 +115,15 @@ pub fn save_classifier(model: &Classifier, source: &ModelDir, to: &Path) -> Resu
 /// Returns the parameters under their names on disk. Names in the trunk get the family's prefix, and a quantized layer becomes several
 /// tensors.
 fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Result<Vec<SharedTensor>> {
-    let prefix = source.family()?.base_prefix();
+    let family = source.family()?;
+    let prefix = family.base_prefix();
     let mut packed: BTreeMap<String, FrozenWeight> = trunk.packed_weights().into_iter().collect();
     let mut tensors = Vec::new();
     for mut tensor in shared_tensors(model) {
         let Some(rest) = tensor.name.strip_prefix("trunk.") else {
+            if tensor.name == "lm_head.weight" {
+                tensor.name = format!("{}.weight", family.head_name());
+            }
             tensors.push(tensor);
             continue;
         };
@@ -158,8 +163,10 @@ fn name_dtype(config: &mut Map<String, Value>, weights: SavedWeights) {
 fn finish_config(mut config: Map<String, Value>, source: &ModelDir) -> Result<Map<String, Value>> {
     name_dtype(&mut config, source.saved_weights);
     config.insert("use_cache".into(), json!(true));
-    if let Family::Decoder(family) = source.family()? {
-        agree_on_rope(family, &mut config);
+    match source.family()? {
+        Family::Decoder(family) => agree_on_rope(family, &mut config),
+        Family::GptNeox => gpt_neox::agree_on_rope(&mut config),
+        Family::Gpt2 | Family::T5 | Family::Mt5 | Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => {}
     }
     Ok(config)
 }

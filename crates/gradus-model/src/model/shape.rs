@@ -12,6 +12,7 @@ use super::decoder::{DecoderFamily, Norms};
 use super::directory::ModelDir;
 use super::encoder::{Encoder, Sizes};
 use super::family::Family;
+use super::gpt_neox::{self, GptNeoxConfig};
 use super::gpt2::Gpt2Config;
 use super::layers::{Linear, Linears};
 use super::position_budget::PositionBudget;
@@ -108,7 +109,7 @@ pub struct LinearShape {
 /// Structure of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
-    /// GPT-2: layer norms, one projection for queries, keys and values, two linear layers around a GELU.
+    /// GPT-2 and GPT-NeoX: layer norms, one projection for queries, keys and values, two linear layers around a GELU.
     Gpt2,
     /// Llama and similar models: RMS norms, rotary positions, linear layers around a gated activation.
     Decoder {
@@ -145,6 +146,7 @@ impl ModelShape {
         }
         let shape = match dir.family()? {
             Family::Gpt2 => Self::gpt2(&dir.read_config()?),
+            Family::GptNeox => Self::gpt_neox(dir, &dir.read_config()?)?,
             Family::T5 => Self::t5(dir, &dir.read_config()?, true)?,
             Family::Mt5 => Self::t5(dir, &dir.read_config()?, false)?,
             Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => Self::bart(&dir.read_config()?),
@@ -174,6 +176,30 @@ impl ModelShape {
             quantized: None,
             counts: Counts::default(),
         }
+    }
+
+    fn gpt_neox(dir: &ModelDir, config: &GptNeoxConfig) -> Result<Self> {
+        let refuse = |message| Error::model(dir.path.join("config.json"), message);
+        let rope = gpt_neox::angles(config, &dir.config).map_err(refuse)?;
+        Ok(Self {
+            vocabulary: config.vocab_size,
+            width: config.hidden_size,
+            layers: config.num_hidden_layers,
+            encoder_layers: 0,
+            encoder_inner: 0,
+            heads: config.num_attention_heads,
+            kv_heads: config.num_attention_heads,
+            head_dim: config.head_dim(),
+            inner: config.intermediate_size,
+            max_positions: Some(rope.max_sampled()),
+            made_for: Some(rope.made_for()),
+            angles_vary: rope.limit().is_some(),
+            block: Block::Gpt2,
+            qk_norm: false,
+            tied: config.tie_word_embeddings,
+            quantized: None,
+            counts: Counts::default(),
+        })
     }
 
     fn decoder(dir: &ModelDir, family: &DecoderFamily) -> Result<Self> {
@@ -444,6 +470,7 @@ mod tests {
             "smollm3-window",
             "phi3-window",
             "olmo2",
+            "pythia",
             "../seq2seq/t5",
             "../seq2seq/t5-gated",
             "../seq2seq/bart",
@@ -456,7 +483,7 @@ mod tests {
                 tensors.iter().filter(|t| keep(&t.name, t.shape.len())).map(|t| t.values.len()).sum()
             };
             let is_table = |name: &str| {
-                ["wte", "wpe", "embed_tokens", "lm_head", "shared", "relative", "embed_positions"]
+                ["wte", "wpe", "embed_tokens", "embed_in", "lm_head", "shared", "relative", "embed_positions"]
                     .iter()
                     .any(|t| name.contains(t))
             };

@@ -12,6 +12,7 @@ use super::context::{Context, KvCache};
 use super::decoder::Decoder;
 use super::directory::ModelDir;
 use super::family::Family;
+use super::gpt_neox::{self, GptNeoxConfig, GptNeoxModel};
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::{Linear, Linears, impl_layers, linears};
 use super::lora::Lora;
@@ -25,6 +26,8 @@ use crate::error::{Error, Result};
 pub enum Trunk {
     /// GPT-2.
     Gpt2(Gpt2Model),
+    /// GPT-NeoX.
+    GptNeox(GptNeoxModel),
     /// Llama and similar models.
     Decoder(Decoder),
     /// T5 and mT5.
@@ -38,6 +41,7 @@ macro_rules! of_family {
     ($trunk:expr, $model:ident => $of:expr) => {
         match $trunk {
             Trunk::Gpt2($model) => $of,
+            Trunk::GptNeox($model) => $of,
             Trunk::Decoder($model) => $of,
             Trunk::T5($model) => $of,
             Trunk::Bart($model) => $of,
@@ -46,7 +50,7 @@ macro_rules! of_family {
 }
 
 linears! {
-    enum Trunk: Gpt2, Decoder, T5, Bart;
+    enum Trunk: Gpt2, GptNeox, Decoder, T5, Bart;
 }
 
 impl Trunk {
@@ -61,6 +65,11 @@ impl Trunk {
             Family::Gpt2 => {
                 let config: Gpt2Config = dir.read_config()?;
                 Self::Gpt2(Gpt2Model::build(b, config).map_err(refuse)?)
+            }
+            Family::GptNeox => {
+                let config: GptNeoxConfig = dir.read_config()?;
+                let rope = gpt_neox::angles(&config, &dir.config).map_err(refuse)?;
+                Self::GptNeox(GptNeoxModel::build(b, config, rope).map_err(refuse)?)
             }
             Family::T5 | Family::Mt5 => {
                 let config: T5Config = dir.read_config()?;

@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use serde_json::Value;
+use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 use tokenizers::{ModelWrapper, PostProcessorWrapper, PreTokenizerWrapper};
 
 use super::old_files::{load_old_files, set_template, surround, tokens_around};
@@ -82,6 +83,10 @@ impl Tokenizer {
             if let Ok(around) = tokens_around(&inner, convention, &special, space) {
                 inner.with_post_processor(Some(around));
             }
+        }
+        if !is_old && convention == Some(Convention::GptNeox) {
+            // In transformers 5.23, the class replaces what the file puts around a text, and adds nothing.
+            inner.with_post_processor(Some(ByteLevel::default()));
         }
         if is_old && convention.is_none_or(Convention::has_choice_of_ends) {
             let adds_bos = convention.is_some_and(Convention::adds_bos);

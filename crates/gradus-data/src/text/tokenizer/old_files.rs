@@ -65,10 +65,12 @@ pub(super) fn load_old_files(
     let mut inner = tokenizers::Tokenizer::new(bpe);
     let bytes = ByteLevel::default().add_prefix_space(false);
     inner.with_decoder(Some(ByteLevel::default()));
+    if matches!(convention, Some(Convention::GptNeox | Convention::Qwen2)) {
+        inner.with_normalizer(Some(NFC)).map_err(|error| Error::model(directory, error.to_string()))?;
+    }
     if convention == Some(Convention::Qwen2) {
         let words = Split::new(SplitPattern::Regex(QWEN_WORDS.to_owned()), SplitDelimiterBehavior::Isolated, false)
             .map_err(|error| Error::model(directory, error.to_string()))?;
-        inner.with_normalizer(Some(NFC)).map_err(|error| Error::model(directory, error.to_string()))?;
         inner.with_pre_tokenizer(Some(PreTokenizerSequence::new(vec![words.into(), bytes.use_regex(false).into()])));
         inner.with_post_processor(Some(bytes.use_regex(false).trim_offsets(false)));
         return Ok(inner);
@@ -120,7 +122,7 @@ pub(super) fn surround(
     special: &Special,
 ) -> Result<(), String> {
     // ByT5 has no file; the generated replacement already specifies them.
-    if matches!(convention, Convention::Gpt2 | Convention::Qwen2 | Convention::ByT5) {
+    if matches!(convention, Convention::Gpt2 | Convention::GptNeox | Convention::Qwen2 | Convention::ByT5) {
         return Ok(());
     }
     let space = config.get("add_prefix_space").and_then(Value::as_bool).unwrap_or(convention.adds_space());

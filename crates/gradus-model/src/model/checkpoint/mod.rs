@@ -44,9 +44,11 @@ struct Shard {
 
 /// Buffers and duplicates in old files that models do not use.
 fn is_ignored(name: &str) -> bool {
-    const ENDS: [&str; 8] = [
+    const ENDS: [&str; 10] = [
         ".attn.bias",
         ".attn.masked_bias",
+        ".attention.bias",
+        ".attention.masked_bias",
         ".rotary_emb.inv_freq",
         "embeddings.position_ids",
         // In the first T5 checkpoints; attention to the sources has no bias.

@@ -79,7 +79,7 @@ impl DecoderStructure {
 
     /// Length of the longest sequence that can be sampled.
     pub fn max_positions(&self) -> usize {
-        self.limit().unwrap_or(usize::MAX).min(self.made_for())
+        self.ropes.iter().map(Rope::max_sampled).min().expect("every model has rotary angles")
     }
 
     /// Length of the longest sequence that the model is designed for.

@@ -52,6 +52,7 @@ impl Architecture {
                 Self::decoder(name, of, &dir.config, tied).map_err(refuse)
             }
             Family::Decoder(DecoderFamily { gguf: None, .. })
+            | Family::GptNeox
             | Family::T5
             | Family::Mt5
             | Family::Bart
