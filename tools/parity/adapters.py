@@ -26,6 +26,7 @@ CAUSAL = {
     "gpt2-dora": ("gpt2", dict(r=4, lora_alpha=4, target_modules=["c_attn", "c_fc", "c_proj"], use_dora=True)),
     "pythia": ("pythia", dict(r=4, lora_alpha=8, target_modules=["query_key_value", "dense", "dense_h_to_4h"])),
     "pythia-all-linear": ("pythia-sequential", dict(r=2, lora_alpha=6, target_modules="all-linear")),
+    "opt-all-linear": ("opt-narrow", dict(r=2, lora_alpha=6, target_modules="all-linear")),
     "llama-pattern": ("llama-gqa", dict(r=4, lora_alpha=8, target_modules=r".*\.(q_proj|down_proj)",
                                         rank_pattern={"down_proj": 2}, alpha_pattern={r"layers\.1\..*q_proj": 32},
                                         layers_to_transform=None)),

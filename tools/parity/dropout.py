@@ -29,6 +29,7 @@ KEY = 0x0123_4567_89AB_CDEF
 CASES = {
     "gpt2": dict(embd_pdrop=0.1, attn_pdrop=0.2, resid_pdrop=0.3),
     "pythia": dict(hidden_dropout=0.15, attention_dropout=0.2),
+    "opt": dict(dropout=0.15, attention_dropout=0.2),
     "qwen3": dict(attention_dropout=0.25),
     "mistral-window": dict(attention_dropout=0.25),
     "gemma2": dict(attention_dropout=0.25),
@@ -92,7 +93,7 @@ def places(model):
     blocks = range(model.config.num_hidden_layers)
     if model.config.model_type in ("gpt2", "gpt_neox"):
         return [(EMBEDDING, 0)] + [(kind, i) for i in blocks for kind in (ATTENTION, ATTENDED, FED_FORWARD)]
-    if model.config.model_type == "phi3":
+    if model.config.model_type in ("opt", "phi3"):
         return [(kind, i) for i in blocks for kind in (ATTENTION, ATTENDED, FED_FORWARD)]
     return [(ATTENTION, i) for i in blocks]
 

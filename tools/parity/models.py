@@ -27,6 +27,7 @@ from transformers import (
     MistralConfig,
     Olmo2Config,
     Olmo3Config,
+    OPTConfig,
     Phi3Config,
     Qwen2Config,
     Qwen3Config,
@@ -50,6 +51,11 @@ def gpt2(**more):
 def pythia(**more):
     base = dict(hidden_size=32, intermediate_size=52, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64)
     return GPTNeoXConfig(**{**ids, **base, **more})
+
+
+def opt(**more):
+    base = dict(hidden_size=32, ffn_dim=44, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=64, dropout=0.0)
+    return OPTConfig(**{**ids, **base, **more})
 
 
 def llama(**more):
@@ -165,6 +171,9 @@ CAUSAL = {
                                 tie_word_embeddings=True, intermediate_size=32),
     "pythia-rope-linear": pythia(intermediate_size=32, hidden_size=48, rope_parameters={
         "rope_type": "linear", "factor": 2.5, "rope_theta": 1000.0, "partial_rotary_factor": 0.5}),
+    "opt": opt(),
+    # As the model with 350 million parameters: norms after the layers, narrow embeddings.
+    "opt-narrow": opt(do_layer_norm_before=False, word_embed_proj_dim=20, enable_bias=False),
     "llama-gqa": llama(rms_norm_eps=1e-5),
     "llama-tied-bias": llama(tie_word_embeddings=True, attention_bias=True, mlp_bias=True, head_dim=12,
                              num_key_value_heads=4),
@@ -209,6 +218,7 @@ CAUSAL = {
 REWARD = {
     "gpt2-reward": gpt2(n_embd=24, num_labels=1),
     "pythia-reward": pythia(num_labels=1),
+    "opt-reward": opt(num_labels=1, word_embed_proj_dim=24, ffn_dim=32),
     "llama-reward": llama(num_labels=1, intermediate_size=32),
     "qwen2-reward": qwen2(num_labels=1, intermediate_size=32),
     "qwen3-reward": qwen3(num_labels=1, tie_word_embeddings=True, intermediate_size=32),
@@ -239,7 +249,7 @@ def fill(model, generator):
                 # Gemma's norms multiply with 1 + w.
                 center = 1.0 if norm and name.endswith("weight") and "Gemma" not in type(model).__name__ else 0.0
                 parameter.copy_(center + 0.2 * noise)
-            elif "wpe" in name:
+            elif "wpe" in name or "embed_positions" in name:
                 parameter.copy_(0.3 * noise)
             elif any(part in name for part in ("wte", "embed_tokens", "embed_in")):
                 parameter.copy_(0.5 * noise)

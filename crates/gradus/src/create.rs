@@ -235,6 +235,15 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
             }),
             json!({}),
         ),
+        "opt" => joined(
+            json!({
+                "hidden_size": width, "word_embed_proj_dim": width, "ffn_dim": inner, "num_hidden_layers": layers,
+                "num_attention_heads": heads, "max_position_embeddings": positions, "activation_function": "relu",
+                "do_layer_norm_before": true, "enable_bias": true, "dropout": 0.1, "attention_dropout": 0.0,
+                "tie_word_embeddings": true, "init_std": 0.02,
+            }),
+            json!({}),
+        ),
         "qwen3" => decoder(json!({ "head_dim": width / heads, "tie_word_embeddings": true })),
         "qwen2" => decoder(json!({ "tie_word_embeddings": true })),
         "smollm3" => decoder(json!({ "no_rope_layer_interval": 4, "tie_word_embeddings": true })),

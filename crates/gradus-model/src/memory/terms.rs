@@ -143,7 +143,7 @@ impl Model {
     fn parameters(&self) -> u64 {
         match self.head {
             Head::Language => self.shape.parameters() as u64,
-            Head::Scalar(layers) => (self.shape.trunk_parameters() + layers.parameters(self.shape.width)) as u64,
+            Head::Scalar(layers) => (self.shape.trunk_parameters() + layers.parameters(self.shape.head_width)) as u64,
             // The layer in front of the labels. The label weights themselves are few.
             Head::Labels => (self.shape.trunk_parameters() + self.shape.width * (self.shape.width + 1)) as u64,
         }
@@ -171,7 +171,7 @@ impl Model {
     /// as much.
     pub fn trained(&self) -> u64 {
         match self.head {
-            Head::Scalar(layers) if self.head_alone => NUMBER * layers.parameters(self.shape.width) as u64,
+            Head::Scalar(layers) if self.head_alone => NUMBER * layers.parameters(self.shape.head_width) as u64,
             _ => self.adapter.map_or(self.weights(), |adapter| NUMBER * adapter.numbers),
         }
     }

@@ -24,7 +24,7 @@ use super::dropout::{DropoutSite, Dropping};
 use super::layers::{Embedding, LayerNorm, Linear, Linears, linears};
 
 /// ε of the norms, which is not configurable.
-const EPSILON: f64 = 1e-5;
+pub(super) const EPSILON: f64 = 1e-5;
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -150,8 +150,9 @@ struct Decoder {
     layer_norm: Option<LayerNorm>,
 }
 
+/// A block without attention to sources: of an encoder, and of OPT.
 #[derive(Module, Debug)]
-struct EncoderLayer {
+pub(super) struct EncoderLayer {
     self_attn: Attention,
     self_attn_layer_norm: LayerNorm,
     fc1: Linear,
@@ -187,17 +188,7 @@ impl BartModel {
         let (d, std) = (config.d_model, config.init_std);
         let encoder = {
             let mut b = b.enter("encoder");
-            let layer = |i| {
-                let mut b = b.enter("layers");
-                let mut b = b.enter(i);
-                EncoderLayer {
-                    self_attn: Attention::build(b.enter("self_attn"), d, std),
-                    self_attn_layer_norm: norm(&mut b, d, "self_attn_layer_norm"),
-                    fc1: Linear::build(b.enter("fc1"), d, config.encoder_ffn_dim, true, std),
-                    fc2: Linear::build(b.enter("fc2"), config.encoder_ffn_dim, d, true, std),
-                    final_layer_norm: norm(&mut b, d, "final_layer_norm"),
-                }
-            };
+            let layer = |i| EncoderLayer::build(b.enter("layers").enter(i), [d, config.encoder_ffn_dim], true, std);
             let layers = (0..config.encoder_layers).map(layer).collect();
             let (embed_positions, layernorm_embedding, layer_norm) = ends(&mut b, &config, kind);
             Encoder { embed_positions, layers, layernorm_embedding, layer_norm }
@@ -208,9 +199,9 @@ impl BartModel {
                 let mut b = b.enter("layers");
                 let mut b = b.enter(i);
                 DecoderLayer {
-                    self_attn: Attention::build(b.enter("self_attn"), d, std),
+                    self_attn: Attention::build(b.enter("self_attn"), d, true, std),
                     self_attn_layer_norm: norm(&mut b, d, "self_attn_layer_norm"),
-                    encoder_attn: Attention::build(b.enter("encoder_attn"), d, std),
+                    encoder_attn: Attention::build(b.enter("encoder_attn"), d, true, std),
                     encoder_attn_layer_norm: norm(&mut b, d, "encoder_attn_layer_norm"),
                     fc1: Linear::build(b.enter("fc1"), d, config.decoder_ffn_dim, true, std),
                     fc2: Linear::build(b.enter("fc2"), config.decoder_ffn_dim, d, true, std),
@@ -261,10 +252,9 @@ impl BartModel {
         for (i, layer) in layers.iter().enumerate() {
             let (settings, segments) = (self.block_settings(i, dropping), Arc::clone(&segments));
             let run = move |layer: &EncoderLayer, [x]: [Tensor<2>; 1]| {
-                let x = settings.attended(&layer.self_attn, &layer.self_attn_layer_norm, x, |[q, k, v]| {
+                layer.forward(x, settings, |[q, k, v]| {
                     attention_with(q, k, v, settings.extras(DropoutSite::Attention), &segments, shape)
-                });
-                settings.fed([&layer.fc1, &layer.fc2], &layer.final_layer_norm, x)
+                })
             };
             x = if again { recompute_of(layer, [x], run) } else { run(layer, [x]) };
         }
@@ -417,26 +407,50 @@ fn normed(norm: Option<&LayerNorm>, x_nd: Tensor<2>) -> Tensor<2> {
 
 /// Settings that a block is computed with, in addition to its weights.
 #[derive(Clone, Copy)]
-struct BlockSettings {
+pub(super) struct BlockSettings {
     /// Number of the block; the decoder's follow the encoder's.
-    block: usize,
-    activate: FeedForward,
-    dropping: Dropping,
-    probabilities: Probabilities,
-    normalizes_before: bool,
+    pub block: usize,
+    pub activate: FeedForward,
+    pub dropping: Dropping,
+    pub probabilities: Probabilities,
+    pub normalizes_before: bool,
 }
 
 /// Dropout probabilities.
 #[derive(Clone, Copy)]
-struct Probabilities {
+pub(super) struct Probabilities {
     /// Dropout of a layer's output.
-    added: f32,
-    attention: f32,
-    activation: f32,
+    pub added: f32,
+    pub attention: f32,
+    pub activation: f32,
+}
+
+impl EncoderLayer {
+    /// Builds a block of width `d` with feed-forward layers of width `inner`.
+    pub(super) fn build(mut b: Builder<'_>, [d, inner]: [usize; 2], bias: bool, deviation: f32) -> Self {
+        Self {
+            self_attn: Attention::build(b.enter("self_attn"), d, bias, deviation),
+            self_attn_layer_norm: norm(&mut b, d, "self_attn_layer_norm"),
+            fc1: Linear::build(b.enter("fc1"), d, inner, bias, deviation),
+            fc2: Linear::build(b.enter("fc2"), inner, d, bias, deviation),
+            final_layer_norm: norm(&mut b, d, "final_layer_norm"),
+        }
+    }
+
+    /// Adds attention and the feed-forward layer to `x_nd`; `attend` computes the attention output from queries, keys and values.
+    pub(super) fn forward(
+        &self,
+        x_nd: Tensor<2>,
+        settings: BlockSettings,
+        attend: impl FnOnce([Tensor<2>; 3]) -> Tensor<2>,
+    ) -> Tensor<2> {
+        let x = settings.attended(&self.self_attn, &self.self_attn_layer_norm, x_nd, attend);
+        settings.fed([&self.fc1, &self.fc2], &self.final_layer_norm, x)
+    }
 }
 
 impl BlockSettings {
-    fn extras(self, site: fn(usize) -> DropoutSite) -> AttentionExtras {
+    pub(super) fn extras(self, site: fn(usize) -> DropoutSite) -> AttentionExtras {
         let dropout = self.dropping.probabilities(self.probabilities.attention, site(self.block));
         AttentionExtras { bias: None, dropout }
     }
@@ -500,8 +514,8 @@ impl BlockSettings {
 }
 
 impl Attention {
-    fn build(mut b: Builder<'_>, d: usize, deviation: f32) -> Self {
-        let mut linear = |name: &str| Linear::build(b.enter(name), d, d, true, deviation);
+    fn build(mut b: Builder<'_>, d: usize, bias: bool, deviation: f32) -> Self {
+        let mut linear = |name: &str| Linear::build(b.enter(name), d, d, bias, deviation);
         Self {
             k_proj: linear("k_proj"),
             v_proj: linear("v_proj"),

@@ -112,6 +112,27 @@ const GPT_NEOX: &[Key] = &[
     ("hidden_dropout", Optional, Share),
 ];
 
+const OPT: &[Key] = &[
+    ("vocab_size", Needed, VOCABULARY),
+    ("hidden_size", Needed, WIDTH),
+    ("num_hidden_layers", Needed, LAYERS),
+    ("num_attention_heads", Needed, HEADS),
+    ("ffn_dim", Needed, INNER),
+    // OPT has its own table of positions.
+    ("max_position_embeddings", Optional, Count(1, 1 << 24)),
+    ("word_embed_proj_dim", Nullable, WIDTH),
+    ("do_layer_norm_before", Optional, Flag),
+    ("_remove_final_layer_norm", Optional, Flag),
+    ("enable_bias", Optional, Flag),
+    ("layer_norm_elementwise_affine", Optional, Flag),
+    ("activation_function", Optional, Text),
+    ("dropout", Optional, Share),
+    ("attention_dropout", Optional, Share),
+    ("layerdrop", Optional, Share),
+    ("init_std", Optional, DEVIATION),
+    ("tie_word_embeddings", Optional, Flag),
+];
+
 /// Keys of Llama and similar models.
 const DECODER: &[Key] = &[
     ("vocab_size", Needed, VOCABULARY),
@@ -334,6 +355,7 @@ fn of_family(family: Family) -> &'static [&'static [Key]] {
     match family {
         Family::Gpt2 => &[GPT2],
         Family::GptNeox => &[GPT_NEOX, ONE_ROPE],
+        Family::Opt => &[OPT],
         Family::T5 | Family::Mt5 => &[T5],
         Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => &[BART],
         Family::Decoder(of) => match of.rotation {
@@ -438,6 +460,7 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
         Family::Decoder(of) => of.with_defaults(config),
         Family::Gpt2
         | Family::GptNeox
+        | Family::Opt
         | Family::T5
         | Family::Mt5
         | Family::Bart
@@ -460,6 +483,10 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
                 width / heads
             });
             pairs(head_dim, problems);
+        }
+        Family::Opt => {
+            let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
+            multiple(("hidden_size", width), ("num_attention_heads", heads), problems);
         }
         Family::GptNeox => {
             let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };

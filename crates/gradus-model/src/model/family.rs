@@ -18,6 +18,8 @@ pub enum Family {
     Gpt2,
     /// GPT-NeoX, the family of Pythia.
     GptNeox,
+    /// OPT.
+    Opt,
     /// Llama and similar models, or a family that the program has added.
     Decoder(&'static DecoderFamily),
     /// T5 and Flan-T5.
@@ -38,7 +40,7 @@ impl Family {
     pub fn all() -> Vec<Self> {
         let decoders = decoder::all().into_iter().map(Self::Decoder);
         let with_encoder = [Self::T5, Self::Mt5, Self::Bart, Self::Blenderbot, Self::BlenderbotSmall];
-        [Self::Gpt2, Self::GptNeox].into_iter().chain(decoders).chain(with_encoder).collect()
+        [Self::Gpt2, Self::GptNeox, Self::Opt].into_iter().chain(decoders).chain(with_encoder).collect()
     }
 
     /// Returns the family with this `model_type`.
@@ -51,6 +53,7 @@ impl Family {
         match self {
             Self::Gpt2 => ["gpt2", "GPT2", "GPT2LMHeadModel"],
             Self::GptNeox => ["gpt_neox", "GPTNeoX", "GPTNeoXForCausalLM"],
+            Self::Opt => ["opt", "OPT", "OPTForCausalLM"],
             Self::Decoder(of) => [of.model_type, of.class, of.language_class],
             Self::T5 => ["t5", "T5", "T5ForConditionalGeneration"],
             Self::Mt5 => ["mt5", "MT5", "MT5ForConditionalGeneration"],
@@ -81,7 +84,7 @@ impl Family {
             Self::Gpt2 => "transformer.",
             Self::GptNeox => "gpt_neox.",
             Self::T5 | Self::Mt5 => "",
-            Self::Decoder(_) | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => "model.",
+            Self::Decoder(_) | Self::Opt | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => "model.",
         }
     }
 
@@ -90,6 +93,7 @@ impl Family {
         match self {
             Self::GptNeox => "embed_out",
             Self::Gpt2
+            | Self::Opt
             | Self::Decoder(_)
             | Self::T5
             | Self::Mt5
@@ -103,7 +107,7 @@ impl Family {
     pub fn has_encoder(self) -> bool {
         match self {
             Self::T5 | Self::Mt5 | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => true,
-            Self::Gpt2 | Self::GptNeox | Self::Decoder(_) => false,
+            Self::Gpt2 | Self::GptNeox | Self::Opt | Self::Decoder(_) => false,
         }
     }
 
@@ -111,9 +115,13 @@ impl Family {
     pub fn has_t5_encoder(self) -> bool {
         match self {
             Self::T5 | Self::Mt5 => true,
-            Self::Gpt2 | Self::GptNeox | Self::Decoder(_) | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => {
-                false
-            }
+            Self::Gpt2
+            | Self::GptNeox
+            | Self::Opt
+            | Self::Decoder(_)
+            | Self::Bart
+            | Self::Blenderbot
+            | Self::BlenderbotSmall => false,
         }
     }
 
@@ -122,6 +130,7 @@ impl Family {
         match self {
             Self::Gpt2 => true,
             Self::GptNeox
+            | Self::Opt
             | Self::Decoder(_)
             | Self::T5
             | Self::Mt5
@@ -139,7 +148,9 @@ impl Family {
             Self::Decoder(of) if of.fused => &["qkv_proj", "o_proj"],
             Self::Decoder(_) => &["q_proj", "k_proj", "v_proj", "o_proj"],
             Self::T5 | Self::Mt5 => &["q", "k", "v", "o"],
-            Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &["q_proj", "k_proj", "v_proj", "out_proj"],
+            Self::Opt | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => {
+                &["q_proj", "k_proj", "v_proj", "out_proj"]
+            }
         }
     }
 
@@ -151,7 +162,7 @@ impl Family {
             Self::Decoder(of) if of.fused => &["gate_up_proj", "down_proj"],
             Self::Decoder(_) => &["gate_proj", "up_proj", "down_proj"],
             Self::T5 | Self::Mt5 => &["wi", "wi_0", "wi_1", "wo"],
-            Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &["fc1", "fc2"],
+            Self::Opt | Self::Bart | Self::Blenderbot | Self::BlenderbotSmall => &["fc1", "fc2"],
         }
     }
 
@@ -162,7 +173,7 @@ impl Family {
             Self::Mt5 => r#"{"feed_forward_proj": "gated-gelu", "decoder_start_token_id": 0}"#,
             Self::Bart => r#"{"decoder_start_token_id": 2}"#,
             Self::Blenderbot | Self::BlenderbotSmall => r#"{"decoder_start_token_id": 1}"#,
-            Self::Gpt2 | Self::GptNeox | Self::Decoder(_) | Self::T5 => "{}",
+            Self::Gpt2 | Self::GptNeox | Self::Opt | Self::Decoder(_) | Self::T5 => "{}",
         }
     }
 
@@ -186,7 +197,7 @@ impl Family {
                 ("num_attention_heads", "encoder_attention_heads"),
                 ("num_hidden_layers", "encoder_layers"),
             ],
-            Self::GptNeox | Self::Decoder(_) => &[],
+            Self::GptNeox | Self::Opt | Self::Decoder(_) => &[],
         }
     }
 }

@@ -30,6 +30,7 @@ pub mod gpt_neox;
 mod hub_model;
 mod layers;
 mod lora;
+pub mod opt;
 mod packed;
 mod parameters;
 mod pickle;

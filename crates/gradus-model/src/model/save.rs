@@ -166,7 +166,13 @@ fn finish_config(mut config: Map<String, Value>, source: &ModelDir) -> Result<Ma
     match source.family()? {
         Family::Decoder(family) => agree_on_rope(family, &mut config),
         Family::GptNeox => gpt_neox::agree_on_rope(&mut config),
-        Family::Gpt2 | Family::T5 | Family::Mt5 | Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => {}
+        Family::Gpt2
+        | Family::Opt
+        | Family::T5
+        | Family::Mt5
+        | Family::Bart
+        | Family::Blenderbot
+        | Family::BlenderbotSmall => {}
     }
     Ok(config)
 }

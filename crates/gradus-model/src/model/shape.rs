@@ -15,6 +15,7 @@ use super::family::Family;
 use super::gpt_neox::{self, GptNeoxConfig};
 use super::gpt2::Gpt2Config;
 use super::layers::{Linear, Linears};
+use super::opt::OptConfig;
 use super::position_budget::PositionBudget;
 use super::t5::T5Config;
 use super::trunk::Trunk;
@@ -28,6 +29,8 @@ pub struct ModelShape {
     pub vocabulary: usize,
     /// Width of the hidden states, D.
     pub width: usize,
+    /// Width of the hidden states that a head reads: D, except in OPT with narrower embeddings.
+    pub head_width: usize,
     /// Number of blocks, L; of the decoder, if there is an encoder.
     pub layers: usize,
     /// Number of encoder blocks; 0 without an encoder.
@@ -109,7 +112,7 @@ pub struct LinearShape {
 /// Structure of a block.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
-    /// GPT-2 and GPT-NeoX: layer norms, one projection for queries, keys and values, two linear layers around a GELU.
+    /// GPT-2, GPT-NeoX and OPT: layer norms, ungrouped heads, two linear layers around a GELU.
     Gpt2,
     /// Llama and similar models: RMS norms, rotary positions, linear layers around a gated activation.
     Decoder {
@@ -147,6 +150,7 @@ impl ModelShape {
         let shape = match dir.family()? {
             Family::Gpt2 => Self::gpt2(&dir.read_config()?),
             Family::GptNeox => Self::gpt_neox(dir, &dir.read_config()?)?,
+            Family::Opt => Self::opt(&dir.read_config()?),
             Family::T5 => Self::t5(dir, &dir.read_config()?, true)?,
             Family::Mt5 => Self::t5(dir, &dir.read_config()?, false)?,
             Family::Bart | Family::Blenderbot | Family::BlenderbotSmall => Self::bart(&dir.read_config()?),
@@ -160,6 +164,7 @@ impl ModelShape {
         Self {
             vocabulary: config.vocab_size,
             width: d,
+            head_width: d,
             layers: config.n_layer,
             encoder_layers: 0,
             encoder_inner: 0,
@@ -184,6 +189,7 @@ impl ModelShape {
         Ok(Self {
             vocabulary: config.vocab_size,
             width: config.hidden_size,
+            head_width: config.hidden_size,
             layers: config.num_hidden_layers,
             encoder_layers: 0,
             encoder_inner: 0,
@@ -202,12 +208,37 @@ impl ModelShape {
         })
     }
 
+    fn opt(config: &OptConfig) -> Self {
+        let (d, heads) = (config.hidden_size, config.num_attention_heads);
+        Self {
+            vocabulary: config.vocab_size,
+            width: d,
+            head_width: config.embedding_width(),
+            layers: config.num_hidden_layers,
+            encoder_layers: 0,
+            encoder_inner: 0,
+            heads,
+            kv_heads: heads,
+            head_dim: d / heads.max(1),
+            inner: config.ffn_dim,
+            max_positions: Some(config.max_position_embeddings),
+            made_for: Some(config.max_position_embeddings),
+            angles_vary: false,
+            block: Block::Gpt2,
+            qk_norm: false,
+            tied: config.tie_word_embeddings,
+            quantized: None,
+            counts: Counts::default(),
+        }
+    }
+
     fn decoder(dir: &ModelDir, family: &DecoderFamily) -> Result<Self> {
         let (config, structure) =
             family.read(&dir.config).map_err(|message| Error::model(dir.path.join("config.json"), message))?;
         Ok(Self {
             vocabulary: config.vocab_size,
             width: config.hidden_size,
+            head_width: config.hidden_size,
             layers: config.num_hidden_layers,
             encoder_layers: 0,
             encoder_inner: 0,
@@ -235,6 +266,7 @@ impl ModelShape {
         Self {
             vocabulary,
             width,
+            head_width: width,
             layers,
             encoder_layers: 0,
             encoder_inner: 0,
@@ -259,6 +291,7 @@ impl ModelShape {
         Ok(Self {
             vocabulary: config.vocab_size,
             width: config.d_model,
+            head_width: config.d_model,
             layers: config.decoder_layers(),
             encoder_layers: config.num_layers,
             encoder_inner: config.d_ff,
@@ -283,6 +316,7 @@ impl ModelShape {
         Self {
             vocabulary: config.vocab_size,
             width: d,
+            head_width: d,
             layers: config.decoder_layers,
             encoder_layers: config.encoder_layers,
             encoder_inner: config.encoder_ffn_dim,
@@ -363,7 +397,7 @@ impl ModelShape {
 
     /// Number of weights of the LM head, tied or not. Every predicted token is multiplied by each of them once.
     pub fn head_matrix(&self) -> usize {
-        self.vocabulary * self.width
+        self.vocabulary * self.head_width
     }
 
     /// Number of all parameters below the head.
@@ -471,6 +505,8 @@ mod tests {
             "phi3-window",
             "olmo2",
             "pythia",
+            "opt",
+            "opt-narrow",
             "../seq2seq/t5",
             "../seq2seq/t5-gated",
             "../seq2seq/bart",

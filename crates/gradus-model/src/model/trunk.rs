@@ -16,6 +16,7 @@ use super::gpt_neox::{self, GptNeoxConfig, GptNeoxModel};
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::{Linear, Linears, impl_layers, linears};
 use super::lora::Lora;
+use super::opt::{OptConfig, OptModel};
 use super::position_budget::PositionBudget;
 use super::t5::{T5Config, T5Info, T5Model};
 use crate::error::{Error, Result};
@@ -28,6 +29,8 @@ pub enum Trunk {
     Gpt2(Gpt2Model),
     /// GPT-NeoX.
     GptNeox(GptNeoxModel),
+    /// OPT.
+    Opt(OptModel),
     /// Llama and similar models.
     Decoder(Decoder),
     /// T5 and mT5.
@@ -42,6 +45,7 @@ macro_rules! of_family {
         match $trunk {
             Trunk::Gpt2($model) => $of,
             Trunk::GptNeox($model) => $of,
+            Trunk::Opt($model) => $of,
             Trunk::Decoder($model) => $of,
             Trunk::T5($model) => $of,
             Trunk::Bart($model) => $of,
@@ -50,7 +54,7 @@ macro_rules! of_family {
 }
 
 linears! {
-    enum Trunk: Gpt2, GptNeox, Decoder, T5, Bart;
+    enum Trunk: Gpt2, GptNeox, Opt, Decoder, T5, Bart;
 }
 
 impl Trunk {
@@ -70,6 +74,10 @@ impl Trunk {
                 let config: GptNeoxConfig = dir.read_config()?;
                 let rope = gpt_neox::angles(&config, &dir.config).map_err(refuse)?;
                 Self::GptNeox(GptNeoxModel::build(b, config, rope).map_err(refuse)?)
+            }
+            Family::Opt => {
+                let config: OptConfig = dir.read_config()?;
+                Self::Opt(OptModel::build(b, config).map_err(refuse)?)
             }
             Family::T5 | Family::Mt5 => {
                 let config: T5Config = dir.read_config()?;

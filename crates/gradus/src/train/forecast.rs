@@ -204,7 +204,7 @@ fn model(plan: &Plan, start: &Start, player: &Player) -> Result<Model> {
     };
     let size = player.shape.adapter_size(&config, &player.dir)?;
     let more = match player.role.head {
-        Head::Scalar(layers) => layers.parameters(player.shape.width) - player.shape.width,
+        Head::Scalar(layers) => layers.parameters(player.shape.head_width) - player.shape.head_width,
         Head::Language | Head::Labels => 0,
     };
     let (numbers, of_small) = ((size.numbers + more) as u64, size.of_small as u64);

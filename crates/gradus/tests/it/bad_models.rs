@@ -116,7 +116,7 @@ fn a_family_or_a_kind_that_is_not_known_is_refused() {
     edit_config(dir.path(), "\"model_type\": \"gpt2\"", "\"model_type\": \"mamba\"");
     fails(
         dir.path(),
-        "[DIR]/config.json: model type `mamba` is not supported (known: gpt2, gpt_neox, llama, mistral, ministral, qwen2, qwen3, gemma2, \
+        "[DIR]/config.json: model type `mamba` is not supported (known: gpt2, gpt_neox, opt, llama, mistral, ministral, qwen2, qwen3, gemma2, \
          gemma3_text, smollm3, phi3, olmo2, olmo3, gemma, granite, seed_oss, t5, mt5, bart, \
          blenderbot, blenderbot-small)",
         None,

@@ -53,6 +53,7 @@ impl Architecture {
             }
             Family::Decoder(DecoderFamily { gguf: None, .. })
             | Family::GptNeox
+            | Family::Opt
             | Family::T5
             | Family::Mt5
             | Family::Bart
