@@ -639,9 +639,57 @@ def grpo():
     cases += [case("dapo_top_entropy_0.4", "dapo", quantile=0.4), case("dapo_entropy_bonus", "dapo", entropy_coef=0.01),
               case("cispo", "cispo", high=5.0), case("sapo", "sapo"), case("vespo", "vespo"),
               case("luspo", "luspo", level="sequence")]
+    cases += [case(f"{kind}_top_entropy_{quantile}", kind, quantile=quantile, **options) for kind, quantile, options in (
+        ("dapo", 0.0, {}), ("dapo", 0.7, {}), ("dapo", 0.9, dict(beta=0.04, mask_truncated=True, entropy_coef=0.01)),
+        ("grpo", 0.2, dict(beta=0.04, entropy_coef=0.01)), ("grpo", 0.5, dict(level="sequence")), ("luspo", 0.5, dict(level="sequence")),
+        ("cispo", 0.5, dict(high=5.0)), ("sapo", 0.5, {}), ("vespo", 0.5, {}))]
     inputs = {"logprobs": logprobs, "old": old, "reference": reference, "entropies": entropies, "advantages": advantages,
               "truncated": truncated}
     return {"inputs": inputs, "cases": cases}
+
+
+def adaptive_entropy():
+    """Adaptive entropy control over optimizer steps of two micro-batches, with TRL's own loss."""
+    generator = torch.Generator().manual_seed(SEED + 25)
+    lengths = ((3, 2), (1, 4))
+    # The level of the entropies falls below the target and rises again.
+    steps = [[random_rows(counts, low, low + 0.4, generator) for counts in lengths] for low in (0.9, 0.3, 0.1, 0.1, 0.1, 0.6, 0.9, 0.2)]
+    logprobs = [[random_rows(counts, -2.0, -0.1, generator) for counts in lengths] for _ in steps]
+    advantages = single([[0.5, -1.0]])[0]
+    cases = []
+    for name, options in {
+        "usual_bounds": dict(entropy_coef=0.01, entropy_coef_min=0.0, entropy_coef_max=1.0, entropy_coef_delta=0.005, entropy_target=0.5),
+        "narrow_bounds": dict(entropy_coef=0.0, entropy_coef_min=0.01, entropy_coef_max=0.03, entropy_coef_delta=0.02, entropy_target=0.5),
+        "always_above": dict(entropy_coef=0.02, entropy_coef_min=0.0, entropy_coef_max=1.0, entropy_coef_delta=0.005, entropy_target=0.05),
+    }.items():
+        accelerator = Accelerator()
+        model = policy_module().train()
+        trainer = bare(GRPOTrainer, model=model, accelerator=accelerator, top_entropy_quantile=1.0, off_policy_mask_threshold=None,
+                       importance_sampling_level="token", beta=0.0, loss_type="dapo", epsilon_low=0.2, epsilon_high=0.2, use_vllm=False,
+                       max_completion_length=4, _entropy_bonus_enabled=True, use_adaptive_entropy=True,
+                       entropy_coef=options["entropy_coef"], _last_world_entropy=float("inf"), _entropy_window_stats=None,
+                       current_gradient_accumulation_steps=2, args=namespace(delta=None, steps_per_generation=2, **options))
+        found = []
+        for entropies, rows in zip(steps, logprobs):
+            bonuses = []
+            for number, (entropy, row) in enumerate(zip(entropies, rows)):
+                accelerator.sync_gradients = number == 1
+                h, mask = padded(entropy).requires_grad_(), lengths_mask(row)
+                trainer._get_per_token_logps_and_entropies = lambda *a, **k: (padded(row), h, None)  # noqa: B023
+                ones = torch.ones(len(row), 1, dtype=torch.long)
+                loss = trainer._compute_loss(None, {
+                    "prompt_ids": ones, "prompt_mask": ones, "completion_ids": mask, "completion_mask": mask,
+                    "advantages": torch.tensor(advantages, dtype=DOUBLE), "num_items_in_batch": torch.tensor(10)})
+                (gradient,) = torch.autograd.grad(loss, h, allow_unused=True)
+                bonuses.append(gradient)
+            # Each micro-batch has the mean over its own tokens, times the same coefficient over the number of micro-batches.
+            applied = {round(-(gradient.sum() * 2).item(), 12) for gradient in bonuses}
+            assert len(applied) == 1, applied
+            found.append({"applied": applied.pop() + 0.0, "entropy_coef": metrics_of(trainer)["entropy_coef"],
+                          "entropy": trainer._last_world_entropy})
+        cases.append({"name": name, "options": options, "steps": found})
+    note = "applied: coefficient of the bonus in a step; entropy_coef and entropy: after it. A step has two micro-batches"
+    return {"note": note, "entropies": steps, "cases": cases}
 
 
 def advantages():
@@ -657,8 +705,6 @@ def advantages():
     cases = []
     for (name, (values, weights, group)), scale, aggregation in itertools.product(
             sets.items(), ("group", "batch", "none"), ("sum_then_normalize", "normalize_then_sum")):
-        if aggregation == "normalize_then_sum" and (scale != "group" or len(values[0]) == 1):
-            continue
         count = len(values[0])
         rewards = torch.tensor(values, dtype=DOUBLE)
         weights_ = torch.tensor(weights or [1.0] * count, dtype=DOUBLE)
@@ -923,7 +969,7 @@ def optimizer():
 
 def main():
     out = arguments("losses")
-    for build in (sft, head, reward, dpo, orpo, cpo, kto, distill, distill_top_k, grpo, off_policy, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
+    for build in (sft, head, reward, dpo, orpo, cpo, kto, distill, distill_top_k, grpo, off_policy, adaptive_entropy, advantages, rloo, ppo, gae, kl, whitening, schedules, adaptive_kl, optimizer):
         answer = build()
         write_json(out / f"{build.__name__}.json", {"meta": meta(SEED, "trl", accumulate="float64 from float32 inputs"), **answer})
         print(build.__name__, len(answer.get("cases", [])))

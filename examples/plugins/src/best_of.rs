@@ -104,6 +104,7 @@ impl Algorithm for BestOf {
             entropy_coefficient: 0.0,
             value: None,
             off_policy_threshold: None,
+            top_entropy_quantile: None,
             clips_jointly: false,
         };
         let grouped = Grouped { loss, update_epochs: 1, mini_batches: 1, masks_truncated: false };

@@ -1452,6 +1452,9 @@ class GrpoKeys(OnlineKeys, total=False):
     """Baseline that is subtracted from a reward. Default `group_mean` (TRL)."""
     scale_rewards: Literal["group", "batch", "none"]
     """Divisor of the advantages. Default `group` (TRL)."""
+    multi_objective_aggregation: Literal["sum_then_normalize", "normalize_then_sum"]
+    """Order of the steps from several rewards (the parts of `reward`) to one advantage. With `normalize_then_sum`
+    (GDPO), the weight of a reward decides its influence, and its range does not. Default `sum_then_normalize` (TRL)."""
     mask_truncated_completions: bool
     """Leave completions without a stop id out of the loss. Default false (TRL)."""
     missing_eos_penalty: float
@@ -1464,8 +1467,25 @@ class GrpoKeys(OnlineKeys, total=False):
     """Leave a completion with a negative advantage out of the loss if its tokens are more than this many nats likelier
     under the sampler than under the policy, on average (the off-policy sequence mask of DeepSeek-V3.2). The sampler is
     the server of `rollouts`, or the policy before the iteration's updates. Default: none (TRL)."""
+    top_entropy_quantile: float
+    """Share of the tokens that carry the policy loss and the entropy bonus: those with the highest entropies among the
+    tokens of an optimizer step. Wang et al. 2025 recommend 0.2. Below 1, each optimizer step needs one more forward
+    pass. Default 1 (TRL): all tokens."""
     entropy_coefficient: float
-    """Weight of the entropy bonus. Default 0."""
+    """Weight of the entropy bonus, or its first value with `use_adaptive_entropy`. Default 0."""
+    use_adaptive_entropy: bool
+    """Change the weight of the entropy bonus after each optimizer step, so that the entropy stays near `entropy_target`
+    (Skywork-OR1). The bonus applies only after a step whose entropy was at or below the target. Default false (TRL)."""
+    entropy_coefficient_min: float
+    """Smallest weight of the adaptive entropy bonus. Default 0 (TRL)."""
+    entropy_coefficient_max: float
+    """Largest weight of the adaptive entropy bonus. Default 1 (TRL)."""
+    entropy_coefficient_delta: float
+    """Change of the adaptive weight per optimizer step: up at or below `entropy_target`, down above it. Default 0.005
+    (TRL)."""
+    entropy_target: float
+    """Target of the adaptive entropy bonus: mean entropy in nats of the tokens that carry the policy loss. Choose a
+    value near the logged `entropy` of the first steps. Default 0.2 (TRL)."""
 
 
 def grpo(

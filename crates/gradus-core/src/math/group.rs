@@ -1,7 +1,8 @@
 //! Group baselines: how much better a completion is than the other completions of the same prompt.
 //!
 //! Shao et al. 2024, "DeepSeekMath", section 4.1.2, <https://arxiv.org/abs/2402.03300>; Liu et al. 2025 (Dr. GRPO, no
-//! division), <https://arxiv.org/abs/2503.20783>. Follows TRL 1.16, unscored completions included.
+//! division), <https://arxiv.org/abs/2503.20783>; Liu et al. 2026 (GDPO, several rewards),
+//! <https://arxiv.org/abs/2601.05242>. Follows TRL 1.16, unscored completions included.
 
 use super::stats::{self, Variance};
 
@@ -106,6 +107,40 @@ pub fn group_advantages(
     result
 }
 
+/// Advantages from several rewards per completion (GDPO). Each reward is normalized within its group, the normalized
+/// rewards are weighted and added, and the sums are normalized over the batch. Statistics of the groups are those of the sums.
+///
+/// `rewards_bk` is `[P·G]`, group after group, with one entry per reward. `None` marks a reward that does not apply to a
+/// completion: it enters no mean, and adds nothing to the sum. The only completion of a group that has a reward gets
+/// nothing from it. A completion without any reward has advantage 0.
+///
+/// # Panics
+/// When `group_size` is 0 or does not divide the number of completions, or a completion does not have one entry per weight.
+pub fn objective_advantages(rewards_bk: &[Vec<Option<f32>>], weights_k: &[f64], group_size: usize) -> GroupAdvantages {
+    assert!(group_size > 0 && rewards_bk.len().is_multiple_of(group_size), "whole groups");
+    assert!(rewards_bk.iter().all(|rewards_k| rewards_k.len() == weights_k.len()), "one entry per reward");
+    let has_one = |rewards_k: &Vec<Option<f32>>| rewards_k.iter().any(Option::is_some);
+    let mut sums_b: Vec<Option<f64>> = rewards_bk.iter().map(|rewards_k| has_one(rewards_k).then_some(0.0)).collect();
+    for (k, weight) in weights_k.iter().enumerate() {
+        for (rewards_gk, sums_g) in rewards_bk.chunks_exact(group_size).zip(sums_b.chunks_exact_mut(group_size)) {
+            let scored: Vec<f32> = rewards_gk.iter().filter_map(|rewards_k| rewards_k[k]).collect();
+            let (mean, std) = (stats::mean(&scored), stats::std(&scored, Variance::Unbiased));
+            let (Some(mean), Some(std)) = (mean, std) else { continue };
+            for (rewards_k, sum) in rewards_gk.iter().zip(sums_g) {
+                if let (Some(reward), Some(sum)) = (rewards_k[k], sum) {
+                    *sum += weight * ((f64::from(reward) - mean) / (std + SCALE_EPSILON));
+                }
+            }
+        }
+    }
+    let sums_b: Vec<Option<f32>> = sums_b.into_iter().map(|sum| sum.map(|sum| sum as f32)).collect();
+    let all: Vec<f32> = sums_b.iter().flatten().copied().collect();
+    let (mean, std) = (stats::mean(&all), stats::std(&all, Variance::Unbiased));
+    let advantage = |sum: &Option<f32>| Some(((f64::from((*sum)?) - mean?) / (std? + SCALE_EPSILON)) as f32);
+    let advantages_b = sums_b.iter().map(|sum| advantage(sum).unwrap_or(0.0)).collect();
+    GroupAdvantages { advantages_b, ..group_advantages(&sums_b, group_size, Baseline::Mean, Scale::None) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -158,6 +193,34 @@ mod tests {
         }
         let others = group_advantages(&rewards, 3, Baseline::LeaveOneOut, Scale::None);
         close(&others.advantages_b, &[-2.0, 0.0, 2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0]);
+    }
+
+    #[test]
+    fn each_reward_is_normalized_before_they_are_added() {
+        // In the first group, the second reward is a thousand times the first and of the other order.
+        let rewards = |a: [f32; 4], b: [f32; 4]| -> Vec<Vec<Option<f32>>> {
+            a.iter().zip(b).map(|(&a, b)| vec![Some(a), Some(b)]).collect()
+        };
+        let opposed = rewards([0.0, 1.0, 0.0, 1.0], [1000.0, 0.0, 0.0, 1000.0]);
+        let found = objective_advantages(&opposed, &[1.0, 1.0], 2);
+        // Each group has the deviation √½ or 1000·√½, so the sums are about 0, 0, −√2 and √2. Their deviation is √(4/3).
+        assert!(found.advantages_b[..2].iter().all(|advantage| advantage.abs() < 1e-3), "{found:?}");
+        assert!((found.advantages_b[3] - (2.0f32).sqrt() / (4.0f32 / 3.0).sqrt()).abs() < 1e-3, "{found:?}");
+        assert_eq!(found.advantages_b[2], -found.advantages_b[3]);
+        // With the sums of the plain rewards, the first group would prefer its first completion.
+        let sums: Vec<Option<f32>> = opposed.iter().map(|rewards| rewards.iter().copied().sum()).collect();
+        assert!(group_advantages(&sums, 2, Baseline::Mean, Scale::Group).advantages_b[0] > 0.7);
+    }
+
+    #[test]
+    fn rewards_that_do_not_apply_add_nothing() {
+        let rewards_bk = [vec![Some(1.0), None], vec![Some(0.0), Some(5.0)], vec![None, None], vec![None, Some(3.0)]];
+        let found = objective_advantages(&rewards_bk, &[2.0, -1.0], 2);
+        // The second reward has one completion per group, so only the first counts: 2·½/√½, −2·½/√½, nothing, 0.
+        assert_eq!((found.advantages_b[2], found.advantages_b[3]), (0.0, 0.0));
+        assert!((found.advantages_b[0] - 1.0).abs() < 1e-3, "{found:?}");
+        assert_eq!(found.advantages_b[0], -found.advantages_b[1]);
+        assert_eq!(objective_advantages(&[vec![], vec![]], &[], 2).advantages_b, [0.0; 2], "nothing is scored");
     }
 
     proptest! {

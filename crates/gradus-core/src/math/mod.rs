@@ -5,6 +5,7 @@
 
 pub mod classes;
 pub mod conjugate;
+pub mod entropy;
 pub mod gae;
 pub mod group;
 pub mod importance;
@@ -15,7 +16,8 @@ pub mod stats;
 pub mod weights;
 pub mod whiten;
 
+pub use entropy::{AdaptiveEntropy, EntropyController, high_entropy_mask};
 pub use gae::{gae, returns};
-pub use group::{Baseline, GroupAdvantages, Scale, group_advantages};
+pub use group::{Baseline, GroupAdvantages, Scale, group_advantages, objective_advantages};
 pub use weights::{Reduction, token_weights};
 pub use whiten::{Divisor, Whiten, whiten, whiten_with};

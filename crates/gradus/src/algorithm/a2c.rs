@@ -169,6 +169,7 @@ impl A2cConfig {
             entropy_coefficient: self.entropy_coefficient,
             value: Some(ValueLoss { coefficient: self.value_coefficient, clip: None }),
             off_policy_threshold: None,
+            top_entropy_quantile: None,
             clips_jointly: self.quirks.clip_jointly,
         }
     }

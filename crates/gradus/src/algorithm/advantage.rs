@@ -1,9 +1,9 @@
 //! From rewards per token to advantages: relative to a critic, or to the other completions of a prompt.
 
 use super::actor::concat;
-use super::{Advantages, CriticTargets, Experience, TokenTargets};
+use super::{Advantages, CriticTargets, Experience, ScoredRollout, TokenTargets};
 use crate::math::stats::{Variance, explained_variance, mean, std};
-use crate::math::{Baseline, Scale, gae, group_advantages, returns};
+use crate::math::{Baseline, GroupAdvantages, Scale, gae, group_advantages, objective_advantages, returns};
 use crate::stats::Stats;
 
 /// Computes generalized advantage estimates. `values` are the critic's values of the states before each token.
@@ -48,7 +48,29 @@ pub fn of_critic(
 
 /// Computes one advantage per completion, the same for all of its tokens: its reward in `rewards_b` relative to its group.
 pub fn of_groups(rewards_b: &[Option<f32>], experience: &Experience, baseline: Baseline, scale: Scale) -> Advantages {
-    let groups = group_advantages(rewards_b, experience.group_size, baseline, scale);
+    of_completions(&group_advantages(rewards_b, experience.group_size, baseline, scale), experience)
+}
+
+/// Computes one advantage per completion, the same for all of its tokens, from the parts of its reward. Each part is
+/// normalized within its group before they are added ([`objective_advantages`]).
+pub fn of_objectives(experience: &Experience) -> Advantages {
+    // A part that does not apply to a row is absent there, so each rollout may have other parts.
+    let mut objectives: Vec<(&str, f64)> = Vec::new();
+    for part in experience.rollouts.iter().flat_map(|scored| &scored.parts) {
+        if objectives.iter().all(|(name, _)| *name != part.name) {
+            objectives.push((part.name.as_str(), f64::from(part.weight)));
+        }
+    }
+    let total =
+        |scored: &ScoredRollout, name: &str| scored.parts.iter().find(|part| part.name == name).map(|part| part.total);
+    let of_one =
+        |scored: &ScoredRollout| objectives.iter().map(|(name, _)| total(scored, name)).collect::<Vec<Option<f32>>>();
+    let rewards_bk: Vec<Vec<Option<f32>>> = experience.rollouts.iter().map(of_one).collect();
+    let weights_k: Vec<f64> = objectives.iter().map(|(_, weight)| *weight).collect();
+    of_completions(&objective_advantages(&rewards_bk, &weights_k, experience.group_size), experience)
+}
+
+fn of_completions(groups: &GroupAdvantages, experience: &Experience) -> Advantages {
     let mut found = Advantages::of_rollouts(experience, &groups.advantages_b);
     found.stats.mean("frac_reward_zero_std", groups.zero_std_fraction(), 1.0);
     found

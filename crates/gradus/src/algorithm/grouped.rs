@@ -5,6 +5,7 @@ use super::step::{Learners, MiniBatch, OldLogprobs, PassStats, PolicyLoss, Surro
 use super::{Advantages, Experience, Update, mini_batches};
 use crate::learner::Learner;
 use crate::loss::surrogate::Statistics;
+use crate::math::EntropyController;
 use crate::method::{Cast, Head, Lifetime, RolloutKeys, Shared};
 use crate::model::DropoutStream;
 use crate::rollout::StopReason;
@@ -58,7 +59,13 @@ impl Grouped {
         let shortest = with_tokens.min_by_key(|&i| experience.rollout(i).completion_ids.len());
         let Some(shortest) = shortest else { return Ok(None) };
         // Its loss has the weight 0, so every parameter gets a gradient of 0.
-        let loss = PolicyLoss { coefficient: 0.0, kl: None, entropy_coefficient: 0.0, ..self.loss.clone() };
+        let loss = PolicyLoss {
+            coefficient: 0.0,
+            kl: None,
+            entropy_coefficient: 0.0,
+            top_entropy_quantile: None,
+            ..self.loss.clone()
+        };
         let chosen = [shortest];
         let of_one = MiniBatch { chosen: &chosen, skipped: &[], ..batch };
         let (_, norms) = loss.step(learners, of_one, update, &mut PassStats::default())?;
@@ -76,8 +83,24 @@ impl Grouped {
         advantages: &Advantages,
         update: Update<'_>,
     ) -> Result<StepReport, String> {
+        let mut entropy = EntropyController::new(self.loss.entropy_coefficient, None);
+        self.update_with(&mut entropy, actor, experience, advantages, update)
+    }
+
+    /// [`update`](Self::update) with a coefficient of the entropy bonus that changes between optimizer steps. It replaces
+    /// [`PolicyLoss::entropy_coefficient`].
+    ///
+    /// # Errors
+    /// As [`update`](Self::update).
+    pub fn update_with(
+        &self,
+        entropy: &mut EntropyController,
+        actor: &mut Learner<Actor>,
+        experience: &Experience,
+        advantages: &Advantages,
+        update: Update<'_>,
+    ) -> Result<StepReport, String> {
         let all: Vec<usize> = (0..experience.len()).collect();
-        let entropy_coefficient = self.loss.entropy_coefficient;
         let steps = self.update_epochs * self.mini_batches;
         let masks = |pass: usize| DropoutStream::new(update.settings.seed, update.iteration as u64, pass as u64);
         let drops = actor.module().policy.trunk.drops_out();
@@ -110,10 +133,14 @@ impl Grouped {
                     if let Some(norm) = self.step_without_loss(&mut learners, batch, update)? {
                         stats.mean("loss", 0.0, 1.0);
                         stats.last("grad_norm", norm);
+                        // As in TRL, the entropy of no token is 0.
+                        entropy.update(pass_stats.entropy_with_bonus());
                     }
                     continue;
                 }
-                let (losses, norms) = self.loss.step(&mut learners, batch, update, &mut pass_stats)?;
+                let loss = PolicyLoss { entropy_coefficient: entropy.applied(), ..self.loss.clone() };
+                let (losses, norms) = loss.step(&mut learners, batch, update, &mut pass_stats)?;
+                entropy.update(pass_stats.entropy_with_bonus());
                 let tokens = pass_stats.tokens as f64;
                 stats.mean("loss", losses.total, 1.0);
                 stats.last("grad_norm", norms.actor);
@@ -121,9 +148,9 @@ impl Grouped {
                     stats.mean("kl", kl, tokens);
                 }
                 stats.mean("entropy", pass_stats.entropy, tokens);
-                if entropy_coefficient != 0.0 {
+                if entropy.is_active() {
                     stats.mean("policy_loss", losses.policy, 1.0);
-                    stats.last("entropy_coef", entropy_coefficient);
+                    stats.last("entropy_coef", entropy.coefficient());
                 }
                 if self.loss.off_policy_threshold.is_some() {
                     stats.mean("off_policy_masked", pass_stats.off_policy as f64, tokens);

@@ -1,14 +1,15 @@
 //! Group relative policy optimization: configuration and update.
 //!
 //! Shao et al. 2024, <https://arxiv.org/abs/2402.03300>. Follows TRL 1.16, with two differences. Denominators cover the
-//! optimizer step; only `bnpo` is defined per micro-batch. The KL term is reduced like the policy loss, and the entropy
-//! is averaged over the tokens of the step.
+//! optimizer step; only `bnpo` is defined per micro-batch. The KL term is reduced like the policy loss, the entropy is
+//! averaged over the tokens of the step, and tokens of high entropy are chosen among all tokens of the step.
 
 use schemars::{JsonSchema, Schema};
 use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
 
 use super::actor::Actor;
-use super::advantage::of_groups;
+use super::advantage::{of_groups, of_objectives};
 use super::grouped::{self, Grouped};
 use super::step::{Denominator, PolicyLoss, Surrogate};
 use super::{Advantages, Algorithm, AlgorithmInputs, Experience, OnlineMethod, Update};
@@ -17,7 +18,7 @@ use crate::learner::Learner;
 use crate::loss::kl::KlCorrection;
 use crate::loss::surrogate::{Clip, Level};
 use crate::loss::vespo::Gamma;
-use crate::math::{Baseline, Reduction, Scale};
+use crate::math::{AdaptiveEntropy, Baseline, EntropyController, Reduction, Scale};
 use crate::method::{
     Cast, Defaults, Iteration, Method, Preset, Problems, RolloutKeys, Shared, describe_groups, flattened,
 };
@@ -103,6 +104,9 @@ pub struct GrpoConfig {
     pub baseline: GroupBaseline,
     /// Divisor of the advantages. Default `group` (TRL).
     pub scale_rewards: ScaleRewards,
+    /// Order of the steps from several rewards (the parts of `reward`) to one advantage. With `normalize_then_sum` (GDPO),
+    /// the weight of a reward decides its influence, and its range does not. Default `sum_then_normalize` (TRL).
+    pub multi_objective_aggregation: MultiObjectiveAggregation,
     /// Leave completions without a stop id out of the loss. Default false (TRL).
     pub mask_truncated_completions: bool,
     /// Subtract this from the reward of a completion that reached `max_new_tokens` without a stop id, before rewards are
@@ -116,8 +120,25 @@ pub struct GrpoConfig {
     /// under the sampler than under the policy, on average (the off-policy sequence mask of DeepSeek-V3.2). The sampler
     /// is the server of `rollouts`, or the policy before the iteration's updates. Default: none (TRL).
     pub off_policy_mask_threshold: Option<f64>,
-    /// Weight of the entropy bonus. Default 0.
+    /// Share of the tokens that carry the policy loss and the entropy bonus: those with the highest entropies among the
+    /// tokens of an optimizer step. Wang et al. 2025 recommend 0.2. Below 1, each optimizer step needs one more forward
+    /// pass. Default 1 (TRL): all tokens.
+    pub top_entropy_quantile: f64,
+    /// Weight of the entropy bonus, or its first value with `use_adaptive_entropy`. Default 0.
     pub entropy_coefficient: f64,
+    /// Change the weight of the entropy bonus after each optimizer step, so that the entropy stays near `entropy_target`
+    /// (Skywork-OR1). The bonus applies only after a step whose entropy was at or below the target. Default false (TRL).
+    pub use_adaptive_entropy: bool,
+    /// Smallest weight of the adaptive entropy bonus. Default 0 (TRL).
+    pub entropy_coefficient_min: f64,
+    /// Largest weight of the adaptive entropy bonus. Default 1 (TRL).
+    pub entropy_coefficient_max: f64,
+    /// Change of the adaptive weight per optimizer step: up at or below `entropy_target`, down above it. Default 0.005
+    /// (TRL).
+    pub entropy_coefficient_delta: f64,
+    /// Target of the adaptive entropy bonus: mean entropy in nats of the tokens that carry the policy loss. Choose a value
+    /// near the logged `entropy` of the first steps. Default 0.2 (TRL).
+    pub entropy_target: f64,
 }
 
 impl Default for GrpoConfig {
@@ -141,11 +162,18 @@ impl Default for GrpoConfig {
             vespo_lambda_neg: 2.0,
             baseline: GroupBaseline::GroupMean,
             scale_rewards: ScaleRewards::Group,
+            multi_objective_aggregation: MultiObjectiveAggregation::SumThenNormalize,
             mask_truncated_completions: false,
             missing_eos_penalty: None,
             resample_rounds: 0,
             off_policy_mask_threshold: None,
+            top_entropy_quantile: 1.0,
             entropy_coefficient: 0.0,
+            use_adaptive_entropy: false,
+            entropy_coefficient_min: 0.0,
+            entropy_coefficient_max: 1.0,
+            entropy_coefficient_delta: 0.005,
+            entropy_target: 0.2,
         }
     }
 }
@@ -202,6 +230,16 @@ pub enum ScaleRewards {
     Batch,
     /// No division.
     None,
+}
+
+/// Order of the steps from several rewards to one advantage.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum MultiObjectiveAggregation {
+    /// Add the weighted rewards, then compare the sums within their group.
+    SumThenNormalize,
+    /// Normalize each reward within its group, add the weighted results, then normalize over the batch (Liu et al. 2026, GDPO).
+    NormalizeThenSum,
 }
 
 impl Method for GrpoConfig {
@@ -281,7 +319,8 @@ impl Method for GrpoConfig {
             let is_valid = value == usual || self.loss_type == GrpoLossType::Sapo;
             problems.only_read_by(is_valid, &[key, "method.grpo.loss_type"], "`sapo`", "use `loss_type: sapo`");
         }
-        problems.at_least("method.grpo.entropy_coefficient", self.entropy_coefficient, 0.0);
+        self.check_aggregation(problems);
+        self.check_entropy(problems);
         problems.at_least("method.grpo.off_policy_mask_threshold", self.off_policy_mask_threshold.unwrap_or(0.0), 0.0);
         problems.at_least("method.grpo.missing_eos_penalty", self.missing_eos_penalty.unwrap_or(0.0), 0.0);
         self.iteration().rules(problems, self.name(), train);
@@ -308,6 +347,56 @@ impl Method for GrpoConfig {
 }
 
 impl GrpoConfig {
+    /// Checks that no key of sums of rewards is set if rewards are normalized before they are added.
+    fn check_aggregation(&self, problems: &mut Problems<'_>) {
+        let aggregation = "method.grpo.multi_objective_aggregation";
+        let sums = self.multi_objective_aggregation == MultiObjectiveAggregation::SumThenNormalize;
+        for (key, is_default) in [
+            ("method.grpo.baseline", self.baseline == GroupBaseline::GroupMean),
+            ("method.grpo.scale_rewards", self.scale_rewards == ScaleRewards::Group),
+            ("method.grpo.missing_eos_penalty", self.missing_eos_penalty.is_none()),
+            ("method.grpo.resample_rounds", self.resample_rounds == 0),
+        ] {
+            problems.require(sums || is_default, &[key, aggregation], || {
+                let message =
+                    format!("`{key}` is given, but only `multi_objective_aggregation: sum_then_normalize` reads it");
+                (message, Some("leave it out; if a preset sets it, give its default".into()))
+            });
+        }
+    }
+
+    /// Checks the keys about entropies.
+    fn check_entropy(&self, problems: &mut Problems<'_>) {
+        problems.within("method.grpo.top_entropy_quantile", self.top_entropy_quantile, 0.0..=1.0);
+        problems.at_least("method.grpo.entropy_coefficient", self.entropy_coefficient, 0.0);
+        let usual = Self::default();
+        for (key, value, usual) in [
+            ("method.grpo.entropy_coefficient_min", self.entropy_coefficient_min, usual.entropy_coefficient_min),
+            ("method.grpo.entropy_coefficient_max", self.entropy_coefficient_max, usual.entropy_coefficient_max),
+            ("method.grpo.entropy_coefficient_delta", self.entropy_coefficient_delta, usual.entropy_coefficient_delta),
+            ("method.grpo.entropy_target", self.entropy_target, usual.entropy_target),
+        ] {
+            problems.at_least(key, value, 0.0);
+            let is_valid = self.use_adaptive_entropy || value == usual;
+            let switch = "method.grpo.use_adaptive_entropy";
+            problems.only_read_by(
+                is_valid,
+                &[key, switch],
+                "`use_adaptive_entropy: true`",
+                "use `use_adaptive_entropy: true`",
+            );
+        }
+        let (min, max) = (self.entropy_coefficient_min, self.entropy_coefficient_max);
+        let keys = ["method.grpo.entropy_coefficient_min", "method.grpo.entropy_coefficient_max"];
+        problems.require(min <= max, &keys, || {
+            let message = format!(
+                "`{}` is {min} and `{}` is {max}, but the first must not be above the second",
+                keys[0], keys[1]
+            );
+            (message, Some("exchange them, or leave out the one that keeps its default".into()))
+        });
+    }
+
     /// Checks the combination with `rollouts`. VESPO weights whole sequences itself, so a further ratio must be per token.
     fn check_rollouts(&self, problems: &mut Problems<'_>, rollouts: &RolloutsConfig) {
         let corrects_sequences =
@@ -334,21 +423,43 @@ impl OnlineMethod for GrpoConfig {
         Iteration { regroups: true, ..Iteration::new(&self.rollouts, self.update_epochs, self.mini_batches) }
     }
 
-    fn algorithm(&self, _: AlgorithmInputs) -> Box<dyn Algorithm> {
-        Box::new(Grpo::new(self))
+    fn algorithm(&self, inputs: AlgorithmInputs) -> Box<dyn Algorithm> {
+        Box::new(Grpo::new(self).resumed(&inputs.state))
     }
 }
 
-/// The algorithm. It has no state: the rollouts provide everything it needs.
+/// Key of the adaptive entropy bonus in [`Algorithm::state`].
+const ENTROPY: &str = "adaptive_entropy";
+
+/// The algorithm. An adaptive entropy bonus is its only state: the rollouts provide everything else.
 #[derive(Debug, Clone)]
 pub struct Grpo {
     config: GrpoConfig,
+    entropy: EntropyController,
 }
 
 impl Grpo {
     /// Creates the algorithm from `config`.
     pub fn new(config: &GrpoConfig) -> Self {
-        Self { config: config.clone() }
+        let rule = AdaptiveEntropy {
+            target: config.entropy_target,
+            delta: config.entropy_coefficient_delta,
+            min: config.entropy_coefficient_min,
+            max: config.entropy_coefficient_max,
+        };
+        let rule = config.use_adaptive_entropy.then_some(rule);
+        Self { config: config.clone(), entropy: EntropyController::new(config.entropy_coefficient, rule) }
+    }
+
+    /// Continues from the [`Algorithm::state`] of an earlier run.
+    #[must_use]
+    pub fn resumed(mut self, state: &Map<String, Value>) -> Self {
+        // A run that had a constant coefficient until now has no such state.
+        let saved = state.get(ENTROPY).and_then(|saved| serde_json::from_value(saved.clone()).ok());
+        if let Some(saved) = saved {
+            self.entropy.resume(saved);
+        }
+        self
     }
 
     /// Returns the loss of a step.
@@ -382,9 +493,10 @@ impl Grpo {
                 GrpoLossType::Bnpo => Denominator::MicroBatches(Reduction::TokenMean),
             },
             kl: Some((config.kl_coefficient, correction)).filter(|(coefficient, _)| *coefficient != 0.0),
-            entropy_coefficient: config.entropy_coefficient,
+            entropy_coefficient: self.entropy.applied(),
             value: None,
             off_policy_threshold: config.off_policy_mask_threshold,
+            top_entropy_quantile: Some(config.top_entropy_quantile).filter(|share| *share < 1.0),
             clips_jointly: false,
         }
     }
@@ -404,6 +516,9 @@ impl Algorithm for Grpo {
     }
 
     fn advantages(&mut self, _actor: &Actor, experience: &Experience, _settings: &Settings) -> Advantages {
+        if self.config.multi_objective_aggregation == MultiObjectiveAggregation::NormalizeThenSum {
+            return of_objectives(experience);
+        }
         let baseline = match self.config.baseline {
             GroupBaseline::GroupMean => Baseline::Mean,
             GroupBaseline::LeaveOneOut => Baseline::LeaveOneOut,
@@ -430,6 +545,11 @@ impl Algorithm for Grpo {
             mini_batches: config.mini_batches,
             masks_truncated: self.masks_truncated(),
         };
-        grouped.update(actor, experience, advantages, update)
+        grouped.update_with(&mut self.entropy, actor, experience, advantages, update)
+    }
+
+    fn state(&self) -> Map<String, Value> {
+        let state = self.entropy.state().map(|state| serde_json::to_value(state).expect("plain data"));
+        state.into_iter().map(|state| (ENTROPY.to_owned(), state)).collect()
     }
 }

@@ -67,6 +67,8 @@ pub struct AlgorithmInputs {
     pub special_ids: Vec<u32>,
     /// KL coefficient of a resumed run.
     pub kl_coefficient: Option<f64>,
+    /// [`Algorithm::state`] of a resumed run, together with the state of the loop; empty in a new run.
+    pub state: Map<String, Value>,
 }
 
 /// Writes a policy (without gradient) into a directory.
@@ -82,6 +84,8 @@ pub struct ScoredRollout {
     pub rollout: Rollout,
     /// Rewards; `None` for a rollout without a score.
     pub rewards_t: Option<Vec<f32>>,
+    /// Parts that the rewards are the weighted sum of; empty for a rollout without a score.
+    pub parts: Vec<PartTotal>,
     /// Logprobs of the reference; `None` if the algorithm needs no reference.
     pub reference_t: Option<Vec<f32>>,
     /// Logprobs of the policy from a pass like that of the reference ([`Algorithm::has_exact_kl`]); `None` if the KL uses
@@ -92,6 +96,17 @@ pub struct ScoredRollout {
     pub raw_kl: bool,
     /// Logprobs of the sampler; `None` if the policy itself sampled the tokens.
     pub off_policy: Option<OffPolicy>,
+}
+
+/// One part of the reward of a rollout.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PartTotal {
+    /// Name in the log.
+    pub name: String,
+    /// Factor in the sum.
+    pub weight: f32,
+    /// Sum over tokens, before weighting.
+    pub total: f32,
 }
 
 impl Borrow<Rollout> for ScoredRollout {
@@ -117,7 +132,8 @@ impl ScoredRollout {
 }
 
 impl Experience {
-    /// Joins rollouts with their rewards and the logprobs of the reference, one list per rollout.
+    /// Joins rollouts with their rewards and the logprobs of the reference, one list per rollout. The whole reward is its
+    /// only part.
     ///
     /// # Panics
     /// If a list does not have one value per counted token.
@@ -134,7 +150,10 @@ impl Experience {
             for values_t in rewards_t.iter().chain(&reference_t) {
                 assert_eq!(values_t.len(), rollout.counted(), "one value per counted token");
             }
-            ScoredRollout { rollout, rewards_t, reference_t, policy_t: None, raw_kl: false, off_policy: None }
+            let whole =
+                |rewards_t: &Vec<f32>| PartTotal { name: String::new(), weight: 1.0, total: rewards_t.iter().sum() };
+            let parts = rewards_t.iter().map(whole).collect();
+            ScoredRollout { rollout, rewards_t, parts, reference_t, policy_t: None, raw_kl: false, off_policy: None }
         });
         let rollouts = rollouts.collect();
         Self { prompts, rollouts, group_size, tokenizer }
@@ -144,6 +163,19 @@ impl Experience {
     #[must_use]
     pub fn with_raw_kl(mut self, raw_kl: bool) -> Self {
         self.rollouts.iter_mut().for_each(|scored| scored.raw_kl = raw_kl);
+        self
+    }
+
+    /// Sets [`ScoredRollout::parts`], one list per rollout.
+    ///
+    /// # Panics
+    /// If there is not one list per rollout.
+    #[must_use]
+    pub fn with_parts(mut self, parts: Vec<Vec<PartTotal>>) -> Self {
+        assert_eq!(parts.len(), self.rollouts.len(), "one list of parts per rollout");
+        for (scored, parts) in self.rollouts.iter_mut().zip(parts) {
+            scored.parts = parts;
+        }
         self
     }
 

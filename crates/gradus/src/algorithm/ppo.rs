@@ -290,6 +290,7 @@ impl PpoConfig {
                 }),
             }),
             off_policy_threshold: None,
+            top_entropy_quantile: None,
             clips_jointly: quirks.clip_jointly,
         }
     }

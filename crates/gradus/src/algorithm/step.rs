@@ -27,7 +27,7 @@ use crate::loss::vespo::{self, Gamma};
 use crate::loss::{cispo, sapo, value};
 use crate::math::importance::off_policy_mask;
 use crate::math::weights::{micro_mean_weights, part_weights, per_token};
-use crate::math::{Reduction, token_weights};
+use crate::math::{Reduction, high_entropy_mask, token_weights};
 use crate::model::DropoutStream;
 use crate::ranks::Lanes;
 use crate::readings::Readings;
@@ -47,13 +47,16 @@ pub struct PolicyLoss {
     pub denominator: Denominator,
     /// Weight and form of a KL term in the loss. It needs the reference's logprobs.
     pub kl: Option<(f64, KlCorrection)>,
-    /// Weight of the entropy bonus, a mean over the mini-batch's tokens.
+    /// Weight of the entropy bonus, a mean over the mini-batch's tokens that carry it.
     pub entropy_coefficient: f64,
     /// Loss of the critic, if one is trained.
     pub value: Option<ValueLoss>,
     /// Threshold in nats per token. A sequence whose sampler is further from the policy carries loss only at tokens
     /// with an advantage of at least 0.
     pub off_policy_threshold: Option<f64>,
+    /// Share of the mini-batch's tokens that carry the policy loss and the entropy bonus, those with the highest entropies;
+    /// `None` for all tokens. The other tokens count in the denominator, and carry a KL term.
+    pub top_entropy_quantile: Option<f64>,
     /// Whether the gradients of actor and critic are clipped by their joint norm instead of separately.
     pub clips_jointly: bool,
 }
@@ -361,6 +364,8 @@ pub struct PassStats {
     pub value_clipped: f64,
     /// Tokens left out of the loss because their sampler was too far from the policy.
     pub off_policy: usize,
+    /// Σ entropy of the tokens that carry the entropy bonus, and their number.
+    pub with_bonus: (f64, usize),
 }
 
 /// Losses and statistics of the passes of a lane.
@@ -404,6 +409,13 @@ impl PassStats {
         }
         self.value_clipped += other.value_clipped;
         self.off_policy += other.off_policy;
+        self.with_bonus = (self.with_bonus.0 + other.with_bonus.0, self.with_bonus.1 + other.with_bonus.1);
+    }
+
+    /// Returns the mean entropy of the tokens that carry the entropy bonus; 0 without such a token.
+    pub(super) fn entropy_with_bonus(&self) -> f64 {
+        let (sum, tokens) = self.with_bonus;
+        sum / tokens.max(1) as f64
     }
 }
 
@@ -467,7 +479,13 @@ impl PolicyLoss {
         let reducer = Reducer::new(self.denominator, batch, &counts_b, &all);
         // A micro-batch of skipped rollouts counts, but has nothing to compute.
         passes.iter_mut().for_each(|of_lane| of_lane.retain(|(_, pass)| !pass.is_empty()));
-        let step = Step { loss: self, batch, counts_b: &counts_b, tokens, reducer: &reducer };
+        let mask = match self.top_entropy_quantile {
+            Some(share) => Some(self.high_entropies(share, learners.actor, batch, lanes, &passes)?),
+            None => None,
+        };
+        let with_bonus = mask.as_ref().map_or(tokens, |mask| mask.iter().filter(|kept| **kept != 0.0).count());
+        let step =
+            Step { loss: self, batch, counts_b: &counts_b, mask: mask.as_deref(), with_bonus, reducer: &reducer };
         let of_lane = |lane: usize| {
             let (mut readings, mut totals) = (Readings::default(), LaneTotals::default());
             for (i, (number, pass)) in passes[lane].iter().enumerate() {
@@ -491,6 +509,29 @@ impl PolicyLoss {
         losses.entropy /= tokens.max(1) as f64;
         Ok(losses)
     }
+
+    /// Returns 1 for the tokens of the mini-batch with the highest entropies and 0 for the others, in the order of the chosen rollouts.
+    /// The bound is a quantile over the whole mini-batch, so all entropies are computed before the first loss. The passes
+    /// are those of the losses, with the same dropout masks.
+    fn high_entropies(
+        &self,
+        share: f64,
+        actor: &Learner<Actor>,
+        batch: MiniBatch<'_>,
+        lanes: Lanes,
+        passes: &[Vec<(usize, Range<usize>)>],
+    ) -> Result<Vec<f32>, String> {
+        let MiniBatch { experience, chosen, dropout, .. } = batch;
+        let policy = actor.frozen().policy;
+        let of_pass = |(number, pass): &(usize, Range<usize>)| {
+            let rows = actor::batch(&policy.trunk, experience, &chosen[pass.clone()]);
+            let rows = rows.dropping(dropout.map(|stream| stream.part(2 * *number)));
+            read(&policy.logprobs(&rows, self.temperature).entropies_m)
+        };
+        let of_lane = |lane: usize| Ok::<_, String>(passes[lane].iter().flat_map(&of_pass).collect::<Vec<f32>>());
+        let entropies = lanes.run("entropies of rollouts", of_lane)?.concat();
+        Ok(high_entropy_mask(&entropies, share))
+    }
 }
 
 /// Data that the passes of a step share.
@@ -500,12 +541,20 @@ struct Step<'a> {
     batch: MiniBatch<'a>,
     /// Counted tokens of each rollout.
     counts_b: &'a [usize],
-    /// Sum of `counts_b`.
-    tokens: usize,
+    /// 1 for each counted token that carries the policy loss, otherwise 0; `None` if all carry it.
+    mask: Option<&'a [f32]>,
+    /// Number of tokens that carry the entropy bonus.
+    with_bonus: usize,
     reducer: &'a Reducer,
 }
 
 impl Step<'_> {
+    /// Returns the part of the mask for the tokens of a pass; `None` if all tokens carry the loss.
+    fn mask_of(&self, pass: &Range<usize>) -> Option<Vec<f32>> {
+        let before = |rollout: usize| self.counts_b[..rollout].iter().sum::<usize>();
+        self.mask.map(|mask| mask[before(pass.start)..before(pass.end)].to_vec())
+    }
+
     /// Runs one forward and one backward pass over adjacent rollouts of the step; `number` counts passes from 0.
     fn pass(
         &self,
@@ -514,7 +563,7 @@ impl Step<'_> {
         pass: &Range<usize>,
         readings: &mut Readings<LaneTotals>,
     ) {
-        let Self { loss, reducer, tokens, .. } = *self;
+        let Self { loss, reducer, .. } = *self;
         let MiniBatch { experience, advantages, chosen, dropout, old, .. } = self.batch;
         let (part, counts_b) = (&chosen[pass.clone()], &self.counts_b[pass.clone()]);
         // 1. Forward.
@@ -556,6 +605,11 @@ impl Step<'_> {
             left_out = mask.iter().filter(|kept| **kept == 0.0).count();
             losses_m = losses_m * constant(mask, &device);
         }
+        let mask = self.mask_of(pass);
+        let mask_m = mask.as_ref().map(|mask| constant(mask.clone(), &device));
+        if let Some(mask_m) = &mask_m {
+            losses_m = losses_m * mask_m.clone();
+        }
         let mut policy = reducer.reduce(losses_m, pass, counts_b);
         let mut kl_m = None;
         let reference = loss.kl.and_then(|_| experience.gather(part, |scored| scored.reference_t.as_ref()));
@@ -567,8 +621,12 @@ impl Step<'_> {
         }
         let mut total = policy.clone() * loss.coefficient;
         if loss.entropy_coefficient != 0.0 {
-            total = total
-                - crate::loss::reduce::sum(found.entropies_m.clone()) * (loss.entropy_coefficient / tokens as f64);
+            let entropies_m = match mask_m {
+                Some(mask_m) => found.entropies_m.clone() * mask_m,
+                None => found.entropies_m.clone(),
+            };
+            let weight = loss.entropy_coefficient / self.with_bonus.max(1) as f64;
+            total = total - crate::loss::reduce::sum(entropies_m) * weight;
         }
         let value_of = |loss: ValueLoss, values_m: Tensor<1>| {
             let losses_m = loss.of_tokens(values_m.clone(), advantages, part);
@@ -594,6 +652,15 @@ impl Step<'_> {
             let entropy = sum(&entropies);
             lane.losses.entropy += entropy;
             pass_stats.entropy += entropy;
+            let with_bonus = match &mask {
+                None => (entropy, entropies.len()),
+                Some(mask) => {
+                    let kept = entropies.iter().zip(mask).filter(|(_, kept)| **kept != 0.0);
+                    let kept: Vec<f32> = kept.map(|(entropy, _)| *entropy).collect();
+                    (sum(&kept), kept.len())
+                }
+            };
+            pass_stats.with_bonus = (pass_stats.with_bonus.0 + with_bonus.0, pass_stats.with_bonus.1 + with_bonus.1);
         });
         if let Some(kl_m) = &kl_m {
             readings.later([kl_m], |[kl], lane| *lane.pass_stats.kl.get_or_insert_default() += sum(&kl));

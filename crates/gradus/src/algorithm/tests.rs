@@ -8,7 +8,7 @@ use burn::tensor::{Device, Tensor};
 use super::critic::SeparateCritic;
 use super::estimator::{AdvantageKeys, WhitenedOver, WhiteningConfig};
 use super::grouped::Grouped;
-use super::grpo::{Grpo, GrpoConfig, GrpoLossType, ScaleRewards};
+use super::grpo::{Grpo, GrpoConfig, GrpoLossType, MultiObjectiveAggregation, ScaleRewards};
 use super::ppo::{PpoConfig, PpoQuirks};
 use super::rloo::{Rloo, RlooConfig};
 use super::step::{PolicyLoss, Surrogate, TokenLoss};
@@ -17,6 +17,7 @@ use crate::algorithm::actor::ValueHead;
 use crate::host::read;
 use crate::learner::optimizer::Optimizer;
 use crate::loss::surrogate::{Clip, clipped_surrogate};
+use crate::math::high_entropy_mask;
 use crate::math::importance::Correction;
 use crate::method::RolloutKeys;
 use crate::model::{CausalLm, Layers, ModelDir, NamedTensor, RewardModel, Rows, named_tensors};
@@ -538,8 +539,7 @@ fn updates(config: &GrpoConfig, settings: &Settings, experiences: &[Experience])
 #[test]
 fn micro_batches_of_masked_completions_count_in_their_mean() {
     let losses = |micro_batch_size: Option<usize>, masked: usize| {
-        let train = TrainConfig { shuffle: false, max_grad_norm: 1e6, micro_batch_size, ..TrainConfig::default() };
-        let settings = Settings::new(&train, 1, 0.01, "eval_reward");
+        let settings = in_passes_of(micro_batch_size);
         let config = GrpoConfig {
             rollouts: RolloutKeys::new(2, 512, 1.0),
             scale_rewards: ScaleRewards::None,
@@ -579,4 +579,126 @@ fn the_optimizer_steps_when_all_completions_are_masked() {
     assert_eq!(*start, named_tensors(&policy()), "without moments, a gradient of 0 moves nothing");
     assert_ne!(moved, start);
     assert_ne!(after, moved, "the moments of the step before move the weights");
+}
+
+/// Settings of an update with at most this many completions per pass.
+fn in_passes_of(micro_batch_size: Option<usize>) -> Settings {
+    let train = TrainConfig { shuffle: false, max_grad_norm: 1e6, micro_batch_size, ..TrainConfig::default() };
+    Settings::new(&train, 1, 0.01, "eval_reward")
+}
+
+#[test]
+fn only_tokens_of_high_entropy_carry_the_loss() {
+    let grpo = |top_entropy_quantile| {
+        let config = GrpoConfig {
+            rollouts: RolloutKeys::new(2, 512, 1.0),
+            scale_rewards: ScaleRewards::None,
+            top_entropy_quantile,
+            ..GrpoConfig::default()
+        };
+        Grpo::new(&config)
+    };
+    let by_hand = |experience: &mut Experience, advantages: &mut Advantages| {
+        let policy = policy();
+        let batch = actor::batch(&policy.trunk, experience, &[0, 1]);
+        let mask = high_entropy_mask(&read(&policy.logprobs(&batch, 1.0).entropies_m), 0.5);
+        // The first token of both completions has the same distribution, at the bound.
+        assert_eq!(mask, [1.0, 0.0, 1.0, 1.0, 0.0, 1.0, 0.0]);
+        let advantages_m = advantages.targets.iter_mut().flat_map(|targets| &mut targets.advantages_t);
+        advantages_m.zip(mask).for_each(|(advantage, kept)| *advantage *= kept);
+    };
+    let masked = named_tensors(&taught(grpo(0.5), false, |_, _| ()));
+    assert_eq!(masked, named_tensors(&taught(grpo(1.0), false, by_hand)));
+    assert_ne!(masked, named_tensors(&taught(grpo(1.0), false, |_, _| ())));
+}
+
+#[test]
+fn tokens_of_high_entropy_are_chosen_from_the_whole_mini_batch() {
+    let told = |micro_batch_size| {
+        let settings = in_passes_of(micro_batch_size);
+        let config = GrpoConfig {
+            rollouts: RolloutKeys::new(2, 512, 1.0),
+            scale_rewards: ScaleRewards::None,
+            top_entropy_quantile: 0.0,
+            entropy_coefficient: 0.5,
+            ..GrpoConfig::default()
+        };
+        let experience = experience(&policy(), &settings, 0.0);
+        let mut learner =
+            Learner::new(Actor { policy: policy(), value_head: None }, Optimizer::new(settings.optimizer));
+        let mut grpo = Grpo::new(&config);
+        let advantages = grpo.advantages(&learner.frozen(), &experience, &settings);
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
+        let report = grpo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        ["policy_loss", "loss"].map(|name| report.metrics.value(name).expect("logged"))
+    };
+    // The token is the third of the second completion, which has the advantage −0.5. The denominator counts all seven.
+    let highest = 5.438_551;
+    let expected = [0.5 / 7.0, 0.5 / 7.0 - 0.5 * highest];
+    for micro_batch_size in [None, Some(1)] {
+        let found = told(micro_batch_size);
+        let is_close = found.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-5);
+        assert!(is_close, "{micro_batch_size:?}: {found:?} instead of {expected:?}");
+    }
+}
+
+#[test]
+fn an_adaptive_entropy_bonus_continues_from_its_state() {
+    let settings = settings();
+    let config = GrpoConfig {
+        rollouts: RolloutKeys::new(2, 512, 1.0),
+        use_adaptive_entropy: true,
+        entropy_target: 100.0,
+        entropy_coefficient_delta: 0.1,
+        ..GrpoConfig::default()
+    };
+    let experience = experience(&policy(), &settings, 0.0);
+    let update = |grpo: &mut Grpo| {
+        let actor = Actor { policy: policy(), value_head: None };
+        let mut learner = Learner::new(actor, Optimizer::new(settings.optimizer));
+        let advantages = grpo.advantages(&learner.frozen(), &experience, &settings);
+        let at = Update { iteration: 0, multiplier: 1.0, settings: &settings, progress: &Unwatched };
+        let report = grpo.update(&mut learner, &experience, &advantages, at).expect("finite");
+        ["loss", "policy_loss", "entropy", "entropy_coef"].map(|name| report.metrics.value(name).expect("logged"))
+    };
+    let mut whole = Grpo::new(&config);
+    let [loss, policy_loss, _, coefficient] = update(&mut whole);
+    assert_eq!((loss, coefficient), (policy_loss, 0.1), "the first step has no bonus");
+
+    let written = serde_json::to_string(&whole.state()).expect("JSON");
+    let saved = serde_json::from_str(&written).expect("an object");
+    let mut resumed = Grpo::new(&config).resumed(&saved);
+    let second = update(&mut whole);
+    assert_eq!(update(&mut resumed), second);
+    assert_ne!(update(&mut Grpo::new(&config)), second);
+    let [loss, policy_loss, entropy, coefficient] = second;
+    assert!((policy_loss - 0.1 * entropy - loss).abs() < 1e-5, "{second:?}");
+    assert_eq!(coefficient, 0.2);
+    assert!(Grpo::new(&GrpoConfig::default()).state().is_empty(), "a constant coefficient is no state");
+}
+
+#[test]
+fn parts_of_a_reward_are_normalized_before_they_are_added() {
+    let (policy, settings) = (policy(), settings());
+    let part = |name: &str, weight, total| PartTotal { name: name.into(), weight, total };
+    // The second part does not apply to the second completion.
+    let parts = vec![vec![part("a", 2.0, 1.0), part("b", 1.0, -50.0)], vec![part("a", 2.0, 0.0)]];
+    let experience = experience(&policy, &settings, 0.0).with_parts(parts);
+    let actor = Actor { policy, value_head: None };
+    let advantages = |multi_objective_aggregation| {
+        let config = GrpoConfig {
+            rollouts: RolloutKeys::new(2, 512, 1.0),
+            multi_objective_aggregation,
+            ..GrpoConfig::default()
+        };
+        let found = Grpo::new(&config).advantages(&actor, &experience, &settings);
+        [0, 1].map(|i| found.targets[i].advantages_t[0])
+    };
+    let [first, second] = advantages(MultiObjectiveAggregation::NormalizeThenSum);
+    // Twice ±½ / (√½ + 1e-4), then divided by its own deviation, √2 times that, plus 1e-4.
+    let sum = 1.0 / (0.5f64.sqrt() + 1e-4);
+    let expected = sum / (2.0f64.sqrt() * sum + 1e-4);
+    assert!((f64::from(first) - expected).abs() < 1e-6, "{first} instead of {expected}");
+    assert_eq!(second, -first);
+    assert_ne!(advantages(MultiObjectiveAggregation::SumThenNormalize), [first, second]);
 }

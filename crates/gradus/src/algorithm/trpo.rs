@@ -251,6 +251,7 @@ impl Trpo {
             entropy_coefficient: 0.0,
             value: None,
             off_policy_threshold: None,
+            top_entropy_quantile: None,
             clips_jointly: false,
         }
     }

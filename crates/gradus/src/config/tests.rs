@@ -783,6 +783,19 @@ fn keys_that_nothing_reads_are_refused() {
         assert_fine(&format!("{MINIMAL}{fine}\n"));
     }
     for (keys, expected) in [
+        (
+            "grpo: {entropy_target: 1}",
+            "`method.grpo.entropy_target` is given, but only `use_adaptive_entropy: true` reads it",
+        ),
+        (
+            "grpo: {multi_objective_aggregation: normalize_then_sum, scale_rewards: batch}",
+            "`method.grpo.scale_rewards` is given, but only `multi_objective_aggregation: sum_then_normalize` reads it",
+        ),
+        (
+            "grpo: {use_adaptive_entropy: true, entropy_coefficient_min: 2}",
+            "`method.grpo.entropy_coefficient_min` is 2 and `method.grpo.entropy_coefficient_max` is 1, but the first",
+        ),
+        ("grpo: {top_entropy_quantile: 1.5}", "`method.grpo.top_entropy_quantile` is 1.5, but must be from 0 to 1"),
         ("ppo: {kl: {stop_after: 3}}", "`method.ppo.kl.stop_after` is given, but only `stop_above` reads it"),
         (
             "ppo: {quirks: {target_kl_over: mini_batch}}",
@@ -829,6 +842,8 @@ fn keys_that_nothing_reads_are_refused() {
     for fine in [
         "method: {grpo: {}}\ntrain: {frozen_weights: nf4}",
         "method: {grpo: {loss_type: sapo, sapo_temperature_pos: 2, sapo_temperature_neg: 2}}",
+        "method: {grpo: {use_adaptive_entropy: true, entropy_target: 1, entropy_coefficient_delta: 0.01, top_entropy_quantile: 0}}",
+        "preset: dr_grpo\nmethod: {grpo: {multi_objective_aggregation: normalize_then_sum, scale_rewards: group}}",
         "method: {ppo: {kl: {target: 6, horizon: 20}}}",
         // A preset sets the epsilon of AdamW.
         "preset: rl4lms\nmethod: {ppo: {}}\ntrain: {optimizer: rmsprop}",

@@ -16,7 +16,7 @@ use super::steps::{self, TrainingStep};
 use super::warnings::StepStats;
 use super::{EvalSplit, SaveFor};
 use crate::algorithm::actor::{logprobs, raw_logprobs};
-use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, ScoredRollout, Update};
+use crate::algorithm::{Actor, Advantages, Algorithm, Experience, KlLimit, PartTotal, ScoredRollout, Update};
 use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, observe_logprobs, observe_rewards, observe_rollouts};
 use crate::learner::Learner;
@@ -25,7 +25,7 @@ use crate::math::{Baseline, Scale, group_advantages};
 use crate::model::CausalLm;
 use crate::observer::{Event, LearnedCompletion};
 use crate::progress::Progress;
-use crate::reward::{self, Reward, Score};
+use crate::reward::{self, Reward, RewardPart, Score};
 use crate::rng::Purpose;
 use crate::rollout::{self, LocalEngine, Policy, Prompt, RolloutSource, Rollouts, Sampler};
 use crate::settings::Settings;
@@ -145,7 +145,9 @@ impl OnlineTraining<'_, '_> {
             score.rewards_t().map(|rewards_t| rollout.rewards_of_counted(&rewards_t))
         };
         let rewards = scores.iter().zip(&rollouts.rollouts).map(of_counted).collect();
-        let experience = Experience::new(rollouts, rewards, reference).with_policy(policy);
+        let part = |part: &RewardPart| PartTotal { name: part.name.clone(), weight: part.weight, total: part.total() };
+        let parts = scores.iter().map(|score| score.parts.iter().map(part).collect()).collect();
+        let experience = Experience::new(rollouts, rewards, reference).with_parts(parts).with_policy(policy);
         Ok(experience.with_raw_kl(algorithm.has_raw_kl()))
     }
 }

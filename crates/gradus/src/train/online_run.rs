@@ -38,13 +38,15 @@ impl RunContext<'_> {
         let policy: CausalLm = self.models().policy()?;
         let reference = self.models().reference(&policy)?;
         let (critic, value_head) = self.models().critic(&policy, &self.settings(1))?;
-        // The controller continues from its own coefficient, unless the user has just set another.
-        let is_set_anew = self.plan.changes().iter().any(|change| change.key.ends_with(".kl.coefficient"));
-        let checkpoint = self.checkpoint.as_ref().filter(|_| !is_set_anew);
-        let kl_coefficient = checkpoint.and_then(|checkpoint| checkpoint.run_state.kl_coefficient);
+        // A controller continues from its own coefficient, unless the user has just set another.
+        let is_set_anew = |key: &str| self.plan.changes().iter().any(|change| change.key.ends_with(key));
+        let saved = self.checkpoint.as_ref().map(|checkpoint| &checkpoint.run_state);
+        let kl_coefficient = saved.filter(|_| !is_set_anew(".kl.coefficient")).and_then(|saved| saved.kl_coefficient);
+        let saved = saved.filter(|_| !is_set_anew(".entropy_coefficient"));
+        let state = saved.map(|saved| saved.method.clone()).unwrap_or_default();
         let lagged = self.models().lagged(&policy)?;
         let special_ids = self.start.model.tokenizer.special_ids();
-        let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient });
+        let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient, state });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
         let measuring = self.measuring(observer)?;
         let further = measuring.further_remarks(&*reward);

@@ -104,6 +104,47 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
     assert!(refused("trl-grpo", odd).contains("not a multiple of `num_generations`, 8"));
 }
 
+#[test]
+fn aggregation_and_entropy_of_trl_are_kept() {
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\n\
+                reward_funcs: [accuracy_reward, think_format_reward]\n";
+    let found = imported(
+        "trl-grpo",
+        &format!(
+            "{base}multi_objective_aggregation: normalize_then_sum\nscale_rewards: batch\ntop_entropy_quantile: 0.2\n\
+             use_adaptive_entropy: true\nentropy_coef_min: 0.001\nentropy_coef_max: 0.1\nentropy_coef_delta: 0.002\n\
+             entropy_target: 0.5\n"
+        ),
+    );
+    check(
+        &found,
+        &[
+            ("/method/grpo/multi_objective_aggregation", "\"normalize_then_sum\""),
+            ("/method/grpo/scale_rewards", "\"group\""),
+            ("/method/grpo/top_entropy_quantile", "0.2"),
+            ("/method/grpo/use_adaptive_entropy", "true"),
+            ("/method/grpo/entropy_coefficient_min", "0.001"),
+            ("/method/grpo/entropy_coefficient_max", "0.1"),
+            ("/method/grpo/entropy_coefficient_delta", "0.002"),
+            ("/method/grpo/entropy_target", "0.5"),
+        ],
+    );
+    let note =
+        "TRL does not read `scale_rewards` with `multi_objective_aggregation: normalize_then_sum`: it is left out";
+    assert!(found.1.iter().any(|message| message == note), "{:?}", found.1);
+    assert!(!found.1.join("\n").contains("no equivalent"), "{:?}", found.1);
+    let found = imported("trl-grpo", &format!("{base}entropy_target: 0.5\n"));
+    check(&found, &[("/method/grpo/entropy_target", "0.2")]);
+    let note = "without `use_adaptive_entropy: true`, TRL does not read `entropy_target`: it is left out";
+    assert!(found.1.iter().any(|message| message == note), "{:?}", found.1);
+    // Without a reward, the files of axolotl are not complete.
+    let of_axolotl = |rl: &str| {
+        converted("axolotl", &format!("base_model: m\ndatasets:\n  - path: d\nrl: {rl}\n")).expect("converted").yaml
+    };
+    assert!(of_axolotl("gdpo").contains("multi_objective_aggregation: normalize_then_sum"), "{}", of_axolotl("gdpo"));
+    assert!(!of_axolotl("grpo").contains("multi_objective_aggregation"), "{}", of_axolotl("grpo"));
+}
+
 /// The expected numbers are those of `gradus.trl`, which rounds intervals to even and keeps the fraction of a warm-up.
 #[test]
 fn intervals_of_trl_count_optimizer_steps() {

@@ -68,7 +68,7 @@ const OFFLINE: [Method; 16] = [
     Method { name: "dpo of t5", model: "t5", written: "dpo: {reference: live}", rows: "pairs_t5" },
 ];
 
-const ONLINE: [Method; 11] = [
+const ONLINE: [Method; 12] = [
     Method {
         name: "grpo",
         model: "qwen3",
@@ -97,6 +97,15 @@ const ONLINE: [Method; 11] = [
         name: "grpo of sequences",
         model: "qwen3",
         written: "grpo: {loss_type: grpo, importance_sampling_level: sequence, group_size: 4, max_new_tokens: 6, kl_coefficient: 0.04, update_epochs: 2, mini_batches: 2}",
+        rows: "sft",
+    },
+    Method {
+        // The first tokens of a group have the same entropy, up to rounding. The bonus begins in the second update.
+        name: "grpo on tokens of high entropy",
+        model: "qwen3",
+        written: "grpo: {group_size: 4, max_new_tokens: 6, update_epochs: 2, mini_batches: 2, top_entropy_quantile: 0.4, \
+                  use_adaptive_entropy: true, entropy_target: 9, entropy_coefficient_delta: 0.02, \
+                  multi_objective_aggregation: normalize_then_sum}",
         rows: "sft",
     },
     Method {

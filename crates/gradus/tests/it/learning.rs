@@ -309,7 +309,7 @@ fn parts() -> (Actor, AlgorithmInputs) {
         critic: Some(own_critic(&policy)),
         lagged: Some(policy.valid()),
         special_ids: vec![2],
-        kl_coefficient: None,
+        ..AlgorithmInputs::default()
     };
     (Actor { policy, value_head: None }, parts)
 }

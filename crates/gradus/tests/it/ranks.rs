@@ -131,6 +131,16 @@ fn kto_and_distillation_on_ranks() {
     same_bits("qwen3", &method, questions_with_answers());
 }
 
+/// Statistics of rewards and the bound of high entropies are those of all ranks.
+#[test]
+fn gdpo_on_tokens_of_high_entropy_on_ranks() {
+    let grpo = "grpo: {group_size: 3, max_new_tokens: 6, mini_batches: 2, top_entropy_quantile: 0.3, \
+                use_adaptive_entropy: true, entropy_target: 9, entropy_coefficient_delta: 0.02, \
+                multi_objective_aggregation: normalize_then_sum}";
+    let mix = "}\nreward: {mix: [{weight: 1, reward: {rule: {length: {target: 3}}}}, {weight: 0.5, reward: {rule: {regex: e}}}]";
+    same_bits("qwen3", &format!("{grpo}{mix}"), questions());
+}
+
 #[test]
 fn grpo_and_rloo_on_ranks() {
     let grpo = "grpo: {group_size: 3, max_new_tokens: 6, kl_coefficient: 0.05, mini_batches: 2, resample_rounds: 1}";

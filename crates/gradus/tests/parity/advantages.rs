@@ -1,11 +1,14 @@
-//! Host arithmetic compared to TRL, transformers and lm-human-preferences: advantages, GAE, whitening, schedules, KL
-//! control.
+//! Host arithmetic compared to TRL, transformers and lm-human-preferences: advantages, GAE, whitening, schedules, control
+//! of KL and entropy.
 
 use gradus::algorithm::rloo::{Rloo, RlooConfig};
 use gradus::algorithm::{Actor, Algorithm, Experience};
 use gradus::math::kl::KlController;
 use gradus::math::stats::Variance;
-use gradus::math::{Baseline, Scale, Whiten, gae, group_advantages, returns, schedule, stats, whiten};
+use gradus::math::{
+    AdaptiveEntropy, Baseline, EntropyController, Scale, Whiten, gae, group_advantages, objective_advantages, returns,
+    schedule, stats, whiten,
+};
 use gradus::method::RolloutKeys;
 use gradus::model::{CausalLm, ModelDir};
 use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason};
@@ -18,13 +21,8 @@ use crate::fixture::*;
 #[test]
 fn group_advantages_of_trl() {
     let fixture = read("losses/advantages.json");
-    let mut skipped = Vec::new();
     for case in list(&fixture["cases"]) {
         let (name, options) = (text(&case["name"]), &case["options"]);
-        if options["multi_objective_aggregation"] != "sum_then_normalize" {
-            skipped.push(name.to_owned());
-            continue;
-        }
         let weights =
             options["reward_weights"].as_array().map(|weights| weights.iter().map(number).collect::<Vec<_>>());
         let weight = |i: usize| weights.as_ref().map_or(1.0, |weights| weights[i]);
@@ -39,19 +37,34 @@ fn group_advantages_of_trl() {
             "none" => Scale::None,
             other => panic!("{other}"),
         };
-        let found = group_advantages(&rewards_b, number(&options["num_generations"]) as usize, Baseline::Mean, scale);
+        let group_size = number(&options["num_generations"]) as usize;
+        let sums = match text(&options["multi_objective_aggregation"]) {
+            "sum_then_normalize" => true,
+            "normalize_then_sum" => false,
+            other => panic!("{other}"),
+        };
+        let found = match sums {
+            true => group_advantages(&rewards_b, group_size, Baseline::Mean, scale),
+            false => {
+                let or_none = |reward: &Value| reward.as_f64().map(|reward| reward as f32);
+                let row = |row: &Value| list(row).iter().map(or_none).collect::<Vec<Option<f32>>>();
+                let rewards_bk: Vec<Vec<Option<f32>>> = list(&case["rewards"]).iter().map(row).collect();
+                let weights_k: Vec<f64> = (0..rewards_bk[0].len()).map(weight).collect();
+                objective_advantages(&rewards_bk, &weights_k, group_size)
+            }
+        };
         assert_all(name, &found.advantages_b, &flat(&case["advantages"]), VALUE, 1.0);
 
         let scored: Vec<f32> = rewards_b.iter().flatten().copied().collect();
         let metrics = &case["metrics"];
         assert_value(name, stats::mean(&scored).expect("rewards"), number(&metrics["reward"]));
         assert_value(name, stats::std(&scored, Variance::Unbiased).expect("rewards"), number(&metrics["reward_std"]));
-        // With batch scaling, TRL uses the standard deviation of the batch, not of the groups.
-        if scale != Scale::Batch {
+        // If TRL divides by the standard deviation of the batch, it compares that with 0, and not those of the groups.
+        if sums && scale != Scale::Batch {
             assert_value(name, found.zero_std_fraction(), number(&metrics["frac_reward_zero_std"]));
         }
     }
-    name_skipped("advantages", &skipped);
+    assert_eq!(list(&fixture["cases"]).len(), 24);
 }
 
 /// TRL's own RLOO trainer on recorded rewards.
@@ -224,4 +237,31 @@ fn adaptive_kl_coefficients() {
             );
         }
     }
+}
+
+#[test]
+fn adaptive_entropy_coefficients_of_trl() {
+    let fixture = read("losses/adaptive_entropy.json");
+    for case in list(&fixture["cases"]) {
+        let (name, option) = (text(&case["name"]), |key: &str| number(&case["options"][key]));
+        let rule = AdaptiveEntropy {
+            target: option("entropy_target"),
+            delta: option("entropy_coef_delta"),
+            min: option("entropy_coef_min"),
+            max: option("entropy_coef_max"),
+        };
+        let mut controller = EntropyController::new(option("entropy_coef"), Some(rule));
+        for (step, (entropies, expected)) in list(&fixture["entropies"]).iter().zip(list(&case["steps"])).enumerate() {
+            let applied = controller.applied();
+            // The mean over the tokens of the step, whatever its micro-batches.
+            let entropy = stats::mean(&flat32(entropies)).expect("tokens");
+            controller.update(entropy);
+            for (key, found) in [("applied", applied), ("entropy", entropy), ("entropy_coef", controller.coefficient())]
+            {
+                let expected = number(&expected[key]);
+                assert!((found - expected).abs() < 1e-11, "{name}, step {step}, {key}: {found} against {expected}");
+            }
+        }
+    }
+    assert_eq!(list(&fixture["cases"]).len(), 3);
 }

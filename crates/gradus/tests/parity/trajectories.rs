@@ -602,7 +602,7 @@ impl<'m> Visitor<'m> for WithCritic<'_> {
         };
         let critic = Some(Critic::Separate(Box::new(critic)));
         let lagged = Some(load(self.policy).valid());
-        method.algorithm(AlgorithmInputs { critic, lagged, special_ids: vec![2], kl_coefficient: None })
+        method.algorithm(AlgorithmInputs { critic, lagged, special_ids: vec![2], ..AlgorithmInputs::default() })
     }
 }
 
@@ -796,6 +796,7 @@ fn fisher_vector_products(file: &str, prefix: &str, (most, beside_whole): (f64, 
         entropy_coefficient: 0.0,
         value: None,
         off_policy_threshold: None,
+        top_entropy_quantile: None,
         clips_jointly: false,
     };
     let mut learners = Learners { actor: &mut learner, critic: None };

@@ -59,6 +59,7 @@ _UPLOAD = "Upload the model directory yourself: `hf upload NAME DIRECTORY`."
 _LEAVE_OUT = "Leave it out."
 _NO_PADDING = "gradus lays rows end to end and pads nothing"
 _VLLM = "TRL reads it only with `use_vllm=True`, which is refused"
+_ADAPTS = "only with `use_adaptive_entropy=True`, as in TRL"
 _REFERENCE_STAYS = "the reference model of gradus does not change during a run"
 _SAMPLER = "gradus has its own sampler"
 _METRIC_FUNCTIONS = "gradus measures by its own metrics and returns no logits to Python"
@@ -474,22 +475,26 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "vespo_k_neg": same("vespo_k_neg"),
         "vespo_lambda_neg": same("vespo_lambda_neg"),
         "importance_sampling_level": same("importance_sampling_level"),
-        "multi_objective_aggregation": Refused(
-            "gradus adds the weighted rewards and normalizes their sum", "Leave it at `sum_then_normalize`."
+        "multi_objective_aggregation": same("multi_objective_aggregation"),
+        "scale_rewards": Honored(
+            ("scale_rewards",),
+            "`True` is `group` and `False` is `none`; with `multi_objective_aggregation=\"normalize_then_sum\"`, TRL does not read it",
+            by="scale_rewards",
         ),
-        "scale_rewards": Honored(("scale_rewards",), "`True` is `group` and `False` is `none`", by="scale_rewards"),
         "loss_type": Honored(
             ("loss_type", "micro_batch_tokens"),
             "`bnpo` depends on the rows of one forward pass, so these are exactly `per_device_train_batch_size`",
             by="grpo_loss",
         ),
-        "top_entropy_quantile": Refused("gradus trains on all tokens of a completion", "Leave it at 1."),
+        "top_entropy_quantile": same(
+            "top_entropy_quantile", "the quantile is that of an optimizer step; TRL's is that of one forward pass of all processes"
+        ),
         "entropy_coef": same("entropy_coefficient"),
-        "use_adaptive_entropy": Refused("the entropy coefficient stays as it is", "Set only `entropy_coef`."),
-        "entropy_coef_min": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
-        "entropy_coef_max": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
-        "entropy_coef_delta": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
-        "entropy_target": NoEffect("TRL reads it only with `use_adaptive_entropy=True`, which is refused"),
+        "use_adaptive_entropy": same("use_adaptive_entropy"),
+        "entropy_coef_min": Honored(("entropy_coefficient_min",), _ADAPTS, by="adaptive_entropy"),
+        "entropy_coef_max": Honored(("entropy_coefficient_max",), _ADAPTS, by="adaptive_entropy"),
+        "entropy_coef_delta": Honored(("entropy_coefficient_delta",), _ADAPTS, by="adaptive_entropy"),
+        "entropy_target": Honored(("entropy_target",), _ADAPTS, by="adaptive_entropy"),
         "max_tool_calling_iterations": Honored(
             ("episode_max_turns",), "one turn more than iterations; `None`: only the length ends an episode", by="turns"
         ),

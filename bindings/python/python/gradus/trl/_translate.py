@@ -570,8 +570,23 @@ def _grpo_loss(trainer: TrainerArguments) -> Keys:
 
 
 def _scale_rewards(trainer: TrainerArguments) -> Keys:
+    if getattr(trainer.args, "multi_objective_aggregation", None) == "normalize_then_sum":
+        return {}
     value = getattr(trainer.args, "scale_rewards")
     return {"scale_rewards": {True: "group", False: "none"}.get(value, value)}
+
+
+def _adaptive_entropy(trainer: TrainerArguments) -> Keys:
+    args = trainer.args
+    assert isinstance(args, GRPOConfig)
+    if not args.use_adaptive_entropy:
+        return {}
+    return {
+        "entropy_coefficient_min": args.entropy_coef_min,
+        "entropy_coefficient_max": args.entropy_coef_max,
+        "entropy_coefficient_delta": args.entropy_coef_delta,
+        "entropy_target": args.entropy_target,
+    }
 
 
 def _reward_clip(trainer: TrainerArguments) -> Keys:
@@ -654,6 +669,7 @@ def _turns(trainer: TrainerArguments) -> Keys:
 
 
 _CONVERSIONS: Final[Mapping[str, Callable[[TrainerArguments], Keys]]] = {
+    "adaptive_entropy": _adaptive_entropy,
     "batch": _batch,
     "best": _best,
     "center": _center,

@@ -225,12 +225,12 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
             to.set_some("method.kto.undesirable_weight", from.unquoted("kto_undesirable_weight"));
             "kto"
         }
-        Some("grpo") => {
-            grpo(from, to);
+        Some(rl @ ("grpo" | "gdpo")) => {
+            grpo(from, to, rl);
             return Ok("grpo");
         }
         Some(other) => {
-            let message = format!("`rl` is `{other}`, but dpo, ipo, orpo, simpo, kto or grpo is needed");
+            let message = format!("`rl` is `{other}`, but dpo, ipo, orpo, simpo, kto, grpo or gdpo is needed");
             return Err(Diagnostic { message, locations: Vec::new(), hint: None });
         }
     };
@@ -238,9 +238,12 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
     Ok(method)
 }
 
-/// Converts GRPO. axolotl uses TRL's, with TRL's keys below `trl`.
-fn grpo(from: &Original, to: &mut YamlBuilder) {
+/// Converts GRPO. axolotl uses TRL's, with TRL's keys below `trl`. Its GDPO is TRL's GRPO with another aggregation of rewards.
+fn grpo(from: &Original, to: &mut YamlBuilder, rl: &str) {
     to.set("method.grpo", json!({}));
+    if rl == "gdpo" {
+        to.set("method.grpo.multi_objective_aggregation", "normalize_then_sum");
+    }
     for (theirs, ours) in [
         ("num_generations", "group_size"),
         ("max_completion_length", "max_new_tokens"),
@@ -250,6 +253,7 @@ fn grpo(from: &Original, to: &mut YamlBuilder) {
         ("epsilon", "clip_range"),
         ("epsilon_high", "clip_range_high"),
         ("loss_type", "loss_type"),
+        ("multi_objective_aggregation", "multi_objective_aggregation"),
         ("mask_truncated_completions", "mask_truncated_completions"),
     ] {
         to.set_some(&format!("method.grpo.{ours}"), from.unquoted(&format!("trl.{theirs}")));

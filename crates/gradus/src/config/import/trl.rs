@@ -76,7 +76,10 @@ impl TrlCommand {
                 ("vespo_lambda_pos", "vespo_lambda_pos"),
                 ("vespo_k_neg", "vespo_k_neg"),
                 ("vespo_lambda_neg", "vespo_lambda_neg"),
+                ("multi_objective_aggregation", "multi_objective_aggregation"),
+                ("top_entropy_quantile", "top_entropy_quantile"),
                 ("entropy_coef", "entropy_coefficient"),
+                ("use_adaptive_entropy", "use_adaptive_entropy"),
                 ("use_bias_correction_kl", "kl_bias_correction"),
             ],
             Self::Rloo => &[
@@ -339,7 +342,18 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
             Json::Bool(false) => json!("none"),
             other => other,
         };
-        to.set(&key("scale_rewards"), scale);
+        let aggregation = "multi_objective_aggregation";
+        let sums = command == TrlCommand::Rloo || from.text(aggregation).as_deref() != Some("normalize_then_sum");
+        if sums {
+            to.set(&key("scale_rewards"), scale);
+        } else if scale != "group" {
+            let message =
+                format!("TRL does not read `scale_rewards` with `{aggregation}: normalize_then_sum`: it is left out");
+            from.note("scale_rewards", message);
+        }
+    }
+    if command == TrlCommand::Grpo {
+        adaptive_entropy(from, to);
     }
     to.set_some("train.max_prompt_length", from.some("max_prompt_length"));
     // There, a pass counts completions; here, a step counts prompts.
@@ -377,6 +391,26 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
     }
     rewards(from, to);
     Ok(())
+}
+
+/// Converts the bounds of the entropy bonus, which TRL reads only if it adapts.
+fn adaptive_entropy(from: &Original, to: &mut YamlBuilder) {
+    let adapts = from.flag("use_adaptive_entropy") == Some(true);
+    for (theirs, ours) in [
+        ("entropy_coef_min", "entropy_coefficient_min"),
+        ("entropy_coef_max", "entropy_coefficient_max"),
+        ("entropy_coef_delta", "entropy_coefficient_delta"),
+        ("entropy_target", "entropy_target"),
+    ] {
+        let Some(value) = from.unquoted(theirs) else { continue };
+        match adapts {
+            true => to.set(&format!("method.grpo.{ours}"), value),
+            false => from.note(
+                theirs,
+                format!("without `use_adaptive_entropy: true`, TRL does not read `{theirs}`: it is left out"),
+            ),
+        }
+    }
 }
 
 /// Divides intervals and warm-up by the optimizer steps of an iteration, with the rounding of `gradus.trl`.
