@@ -906,22 +906,49 @@ def whitening():
 # ------------------------------------------------------------------------------------------- schedules and controllers
 
 
+# Kinds with their settings, for a peak of `PEAK`. Several decays end before the run does, or within it.
+PEAK = 2e-3
+SCHEDULES = [
+    ("linear", {}),
+    ("cosine", {}),
+    ("cosine", {"num_cycles": 1.25}),
+    ("constant", {}),
+    ("constant_with_warmup", {}),
+    ("cosine_with_min_lr", {"min_lr_rate": 0.1}),
+    ("cosine_with_min_lr", {"min_lr": 5e-4, "num_cycles": 1.5}),
+    ("cosine_warmup_with_min_lr", {"min_lr_rate": 0.2}),
+    ("cosine_warmup_with_min_lr", {"min_lr": 1e-4, "warmup_lr_rate": 0.3, "num_cycles": 0.7}),
+    ("cosine_with_restarts", {}),
+    ("cosine_with_restarts", {"num_cycles": 3}),
+    ("polynomial", {}),
+    ("polynomial", {"power": 2.5, "lr_end": 3e-4}),
+    ("polynomial", {"power": 0.5, "lr_end": 0.0}),
+    ("inverse_sqrt", {}),
+    ("inverse_sqrt", {"timescale": 2}),
+    ("warmup_stable_decay", {"num_decay_steps": 4}),
+    ("warmup_stable_decay", {"num_decay_steps": 3, "min_lr_ratio": 0.1, "warmup_type": "cosine", "decay_type": "linear"}),
+    ("warmup_stable_decay", {"num_decay_steps": 2, "num_stable_steps": 2, "min_lr_ratio": 0.25, "warmup_type": "1-sqrt", "decay_type": "1-sqrt"}),
+    ("warmup_stable_decay", {"num_decay_steps": 9, "num_stable_steps": 1, "num_cycles": 1.5}),
+    ("warmup_stable_decay", {"num_decay_steps": 0, "min_lr_ratio": 0.5}),
+]
+
+
 def schedules():
     cases = []
-    for kind, steps, warmup in itertools.product(("linear", "cosine", "constant", "constant_with_warmup"), (10, 7), (0, 3)):
-        optimizer = torch.optim.SGD([torch.zeros(1)], lr=1.0)
-        scheduler = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=steps)
+    for (kind, settings), (steps, warmup) in itertools.product(SCHEDULES, ((10, 0), (10, 3), (7, 1))):
+        optimizer = torch.optim.SGD([torch.zeros(1)], lr=PEAK)
+        scheduler = get_scheduler(kind, optimizer, num_warmup_steps=warmup, num_training_steps=steps, scheduler_specific_kwargs=settings)
         multipliers = []
         for _ in range(steps):
-            multipliers.append(optimizer.param_groups[0]["lr"])
+            multipliers.append(optimizer.param_groups[0]["lr"] / PEAK)
             optimizer.step()
             scheduler.step()
-        cases.append({"kind": kind, "steps": steps, "warmup": warmup, "multipliers": multipliers})
+        cases.append({"kind": kind, "settings": settings, "steps": steps, "warmup": warmup, "multipliers": multipliers})
     fractions = []
     for value, steps in ((0.1, 25), (0.03, 10), (0.5, 7), (3, 10), (0, 10), (1, 10)):
         fractions.append({"warmup_steps": value, "steps": steps,
                           "count": TrainingArguments("/tmp/unused", warmup_steps=value, report_to=[]).get_warmup_steps(steps)})
-    return {"note": "multipliers[k] is used by update k", "cases": cases, "warmup": fractions}
+    return {"note": "multipliers[k] is used by update k", "peak": PEAK, "cases": cases, "warmup": fractions}
 
 
 def adaptive_kl():

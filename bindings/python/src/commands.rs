@@ -123,6 +123,9 @@ pub fn keys(py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
                         FlagKind::WordList(words) => {
                             ("word_list", words.iter().map(|word| word.name.clone()).collect())
                         }
+                        FlagKind::WordOrYaml(words) => {
+                            ("word_or_yaml", words.iter().map(|word| word.name.clone()).collect())
+                        }
                         FlagKind::Repeated => ("repeated", Vec::new()),
                         FlagKind::Names => ("names", Vec::new()),
                         FlagKind::Arguments => ("arguments", Vec::new()),

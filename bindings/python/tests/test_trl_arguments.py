@@ -155,7 +155,8 @@ def test_the_hints_of_the_command_line_name_the_same_keys() -> None:
                 # The first one that the method has.
                 known = keys_of_documentation(method) | OF_THE_FUNCTION
                 flag = next((flag for flag in flags if flag in known), None)
-                if isinstance(treatment, Honored) and flag is not None:
+                # The trainer itself handles arguments without keys.
+                if isinstance(treatment, Honored) and treatment.keys and flag is not None:
                     # The hint keeps memory low; here the product is kept.
                     assert flag in treatment.keys or name == "gradient_accumulation_steps", (method, name)
                     compared += 1
@@ -301,6 +302,55 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("SFT", {"lr_scheduler_type": "cosine", "warmup_steps": 0.1}, {}, {"lr_schedule": "cosine", "warmup_steps": 0.1}),
     ("SFT", {"lr_scheduler_type": "constant_with_warmup", "warmup_steps": 5}, {}, {"lr_schedule": "constant", "warmup_steps": 5}),
     ("SFT", {"lr_scheduler_type": "constant", "warmup_steps": 5}, {}, {"lr_schedule": "constant"}),
+    ("SFT", {"lr_scheduler_type": "polynomial"}, {}, {"lr_schedule": "polynomial"}),
+    (
+        "SFT",
+        {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": 0.1, "min_lr": None}},
+        {},
+        {"lr_schedule": {"cosine_with_min_lr": {"min_lr_ratio": 0.1}}},
+    ),
+    (
+        "SFT",
+        {"lr_scheduler_type": "cosine_warmup_with_min_lr", "lr_scheduler_kwargs": '{"min_lr": 1e-6, "warmup_lr_rate": 0.2}'},
+        {},
+        {"lr_schedule": {"cosine_warmup_with_min_lr": {"min_lr": 1e-6, "warmup_lr_ratio": 0.2}}},
+    ),
+    (
+        "SFT",
+        {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {"num_cycles": 1.5}},
+        {},
+        {"lr_schedule": {"cosine_with_min_lr": {"min_lr_ratio": 0.0, "num_cycles": 1.5}}},
+    ),
+    ("SFT", {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": {}}, {}, {"lr_schedule": "cosine"}),
+    (
+        "SFT",
+        {"lr_scheduler_type": "warmup_stable_decay", "lr_scheduler_kwargs": {"num_decay_steps": 5, "decay_type": "1-sqrt"}},
+        {},
+        {"lr_schedule": {"warmup_stable_decay": {"decay_steps": 5, "decay_type": "1-sqrt"}}},
+    ),
+    # transformers passes no settings on to this schedule.
+    (
+        "SFT",
+        {"lr_scheduler_type": "constant_with_warmup", "lr_scheduler_kwargs": {"num_cycles": 2}},
+        {},
+        {"lr_schedule": "constant"},
+    ),
+    # An iteration of two optimizer steps.
+    (
+        "GRPO",
+        {
+            "steps_per_generation": 2,
+            "lr_scheduler_type": "inverse_sqrt",
+            "lr_scheduler_kwargs": {"timescale": 30},
+            "logging_steps": 2,
+            "save_steps": 2,
+        },
+        {},
+        {"lr_schedule": {"inverse_sqrt": {"timescale": 15}}, "batch_size": 2, "mini_batches": 2, "logging_steps": 1, "save_steps": 1},
+    ),
+    ("SFT", {"optim": "paged_adamw_32bit"}, {}, {}),
+    ("SFT", {"optim": "paged_adamw"}, {}, {}),
+    ("SFT", {"optim": "paged_adamw_8bit"}, {}, {"moments": "int8"}),
     ("SFT", {"optim": "rmsprop"}, {}, {"optimizer": "rmsprop", "adam_betas": GONE, "adam_epsilon": GONE}),
     ("SFT", {"optim": "adamw_bnb_8bit"}, {}, {"moments": "int8"}),
     ("SFT", {"optim": "adamw_8bit"}, {}, {"moments": "int8"}),
@@ -323,6 +373,10 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("SFT", {"eval_strategy": "steps", "eval_steps": 0.5}, HELD_OUT, {**MEASURED, "eval_steps": 20}),
     ("SFT", {"eval_strategy": "epoch"}, HELD_OUT, {**MEASURED, "eval_steps": 13}),
     ("SFT", {"eval_on_start": True}, HELD_OUT, {**MEASURED, "eval_steps": 0}),
+    ("SFT", {"eval_strategy": "steps", "eval_delay": 15}, HELD_OUT, {**MEASURED, "eval_steps": 10, "eval_delay": 15}),
+    # The first epoch that ends after one and a half is the second.
+    ("SFT", {"eval_strategy": "epoch", "eval_delay": 1.5}, HELD_OUT, {**MEASURED, "eval_steps": 13, "eval_delay": 26}),
+    ("SFT", {"eval_delay": 15}, HELD_OUT, {}),
     ("SFT", {}, HELD_OUT, {}),
     ("SFT", {"save_strategy": "no"}, {}, {"save_steps": 0}),
     ("SFT", {"save_strategy": "best"}, {}, {"save_steps": 0}),
@@ -346,6 +400,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("SFT", {"train_sampling_strategy": "sequential", "shuffle_dataset": True}, {}, {}),
     ("KTO", {"train_sampling_strategy": "random"}, {}, {"shuffle": True}),
     ("SFT", {"model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa"}, "bf16": False}, {}, {}),
+    ("SFT", {"model_init_kwargs": {"trust_remote_code": True}}, {}, {}),
     ("SFT", {"label_smoothing_factor": 0.1}, {}, {"label_smoothing": 0.1}),
     ("SFT", {"dataset_text_field": "body"}, {}, {"text_column": "body"}),
     ("SFT", {"max_length": None}, {}, {"max_length": 1_000_000_000}),
@@ -496,6 +551,16 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"scale_rewards": "batch", "mask_truncated_completions": True},
     ),
+    (
+        "GRPO",
+        {
+            "vllm_importance_sampling_clip_max": 0.5,
+            "vllm_importance_sampling_clip_min": 0.25,
+            "vllm_importance_sampling_cap": None,
+        },
+        {},
+        {},
+    ),
     ("GRPO", {"reward_weights": [2.0]}, {}, {"reward": [no_reward], "reward_weights": [2.0]}),
     ("GRPO", {}, {"reward_funcs": [no_reward, "some/reward"]}, {"reward": [no_reward, "some/reward"]}),
     ("GRPO", {}, {"reward_funcs": "some/reward", "reward_processing_classes": None}, {"reward": "some/reward"}),
@@ -645,7 +710,11 @@ def test_defaults_say_nothing(method: str, core: Core) -> None:
 
 
 REFUSED_VALUES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
-    ("SFT", {"lr_scheduler_type": "polynomial"}, {}, "`constant_with_warmup`"),
+    ("SFT", {"lr_scheduler_type": "reduce_lr_on_plateau"}, {}, "`constant_with_warmup`"),
+    ("SFT", {"lr_scheduler_type": "greedy"}, {}, "`warmup_stable_decay`"),
+    ("SFT", {"lr_scheduler_kwargs": {"num_cycles": 2}}, {}, "the schedule `linear` has no settings"),
+    ("SFT", {"lr_scheduler_type": "polynomial", "lr_scheduler_kwargs": {"lr_min": 0}}, {}, "has the settings `power`, `lr_end`"),
+    ("SFT", {"lr_scheduler_type": "cosine", "lr_scheduler_kwargs": "num_cycles=2"}, {}, "but a dict, or JSON of one,"),
     ("SFT", {"optim": "adafactor"}, {}, "`adamw_torch`"),
     ("SFT", {"report_to": "mlflow"}, {}, "`wandb`"),
     ("SFT", {"packing": True}, {}, "wrapped"),
@@ -666,6 +735,9 @@ REFUSED_VALUES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
     ("SFT", {"logging_steps": 0.1}, {"train_dataset": iter(ROWS)}, "`max_steps`"),
     ("SFT", {"per_device_train_batch_size": 0}, {}, "1 or more"),
     ("GRPO", {"num_generations": 3}, {}, "not a multiple of `num_generations` (3)"),
+    ("GRPO", {"use_vllm": True, "vllm_importance_sampling_clip_max": 0.5}, {}, "GRPOConfig(vllm_importance_sampling_clip_max="),
+    ("GRPO", {"use_vllm": True, "vllm_importance_sampling_clip_min": 2.0}, {}, "GRPOConfig(vllm_importance_sampling_clip_min="),
+    ("GRPO", {"use_vllm": True, "vllm_importance_sampling_cap": 0.5}, {}, "GRPOConfig(vllm_importance_sampling_cap="),
     ("GRPO", {"num_generations": 1}, {}, "at least 2"),
     ("GRPO", {"generation_batch_size": 64, "steps_per_generation": 8}, {}, "Give one of them"),
     ("GRPO", {"generation_batch_size": 12}, {}, "not a multiple of `per_device_train_batch_size`"),
@@ -686,7 +758,8 @@ REFUSED_VALUES: list[tuple[str, dict[str, Any], dict[str, Any], str]] = [
 @pytest.mark.parametrize("number", range(len(REFUSED_VALUES)))
 def test_values_that_gradus_does_not_take_are_refused(number: int, core: Core) -> None:
     method, fields, arguments, part = REFUSED_VALUES[number]
-    with pytest.raises(gradus.ConfigError, match=re.escape(part)):
+    with warnings.catch_warnings(), pytest.raises(gradus.ConfigError, match=re.escape(part)):
+        warnings.simplefilter("ignore")
         make(method, fields, **arguments).train()
     assert core.calls == []
 

@@ -57,6 +57,21 @@ JOBS: dict[str, tuple[str, str, list[dict[str, Any]], dict[str, Any]]] = {
         },
     ),
     "cut": ("SFT", "qwen3", TEXTS, {"max_steps": 3, "max_length": 6, "lr_scheduler_type": "cosine"}),
+    "lowest rate": (
+        "SFT",
+        "qwen3",
+        TEXTS,
+        {
+            "num_train_epochs": 2,
+            "warmup_steps": 1,
+            "lr_scheduler_type": "cosine_with_min_lr",
+            "lr_scheduler_kwargs": {"min_lr_rate": 0.25, "num_cycles": 0.75},
+            "optim": "adamw_torch",
+            "eval_strategy": "steps",
+            "eval_steps": 2,
+            "eval_delay": 3,
+        },
+    ),
     "pairs": ("DPO", "qwen3", PAIRS, {"num_train_epochs": 1, "lr_scheduler_type": "cosine", "warmup_steps": 1}),
     "two losses": (
         "DPO",

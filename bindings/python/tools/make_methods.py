@@ -65,9 +65,9 @@ OnRollouts: TypeAlias = Callable[[int, list[dict[str, Any]]], Any]
 
 def type_of(key: dict[str, Any]) -> str:
     kind = key["kind"]
-    if kind in ("words", "word_list"):
+    if kind in ("words", "word_list", "word_or_yaml"):
         literal = "Literal[" + ", ".join(f'"{word}"' for word in key["words"]) + "]"
-        return literal if kind == "words" else f"{literal} | Sequence[{literal}]"
+        return literal + {"words": "", "word_list": f" | Sequence[{literal}]", "word_or_yaml": " | Mapping[str, Any]"}[kind]
     return {
         "switch": "bool",
         "N": "int",

@@ -117,6 +117,10 @@ pub fn arguments(spec: &FlagSpec) -> Vec<Arg> {
             let values = words.iter().map(|word| PossibleValue::new(word.name.clone())).collect();
             vec![arg.value_name("WORD,WORD").value_parser(AnyText(values))]
         }
+        FlagKind::WordOrYaml(words) => {
+            let values = words.iter().map(|word| PossibleValue::new(word.name.clone())).collect();
+            vec![arg.value_name("WORD|YAML").value_parser(AnyText(values))]
+        }
         FlagKind::Repeated => vec![arg.value_name("TEXT").action(ArgAction::Append).allow_hyphen_values(true)],
         FlagKind::Names => vec![arg.value_name("NAME,NAME").action(ArgAction::Append)],
         FlagKind::Arguments => vec![arg.value_name("PROGRAM ARGS")],

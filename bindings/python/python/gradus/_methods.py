@@ -120,8 +120,9 @@ class SharedKeys(TypedDict, total=False):
     arithmetic); the result has the same bits. Default false (TRL: true)."""
     learning_rate: float
     """Peak learning rate. The default is the method's."""
-    lr_schedule: Literal["linear", "cosine", "constant"]
-    """Decay of the learning rate after warm-up. Default `linear` (TRL)."""
+    lr_schedule: Literal["linear", "cosine", "constant", "cosine_with_min_lr", "cosine_warmup_with_min_lr", "cosine_with_restarts", "polynomial", "inverse_sqrt"] | Mapping[str, Any]
+    """Decay of the learning rate after warm-up: a name, or a name with its settings, such as `{ cosine_with_min_lr: {
+    min_lr_ratio: 0.1 } }`. Default `linear` (TRL)."""
     warmup_steps: float
     """Steps over which the learning rate rises from 0; below 1, a fraction of all steps. Default 0."""
     weight_decay: float
@@ -191,12 +192,15 @@ class SharedKeys(TypedDict, total=False):
     """Name of the run in Weights & Biases. Default: the name of the run directory."""
     eval_steps: int
     """Evaluate every so many steps; 0: only at the end; -1: never. Default 0."""
+    eval_delay: int
+    """Evaluate after this many steps at the earliest. Evaluations before the first step and after the last one stay.
+    Default 0 (TRL)."""
     eval_sample: int
     """Evaluate on so many held-out rows, sampled with replacement for each evaluation. Default: on all of them."""
     evaluation_metrics: Any
     """Metrics that compare completions with their references (`[rouge, { bleu: { max_order: 2 } }]`; docs/metrics.md
     lists them). With metrics, methods that sample nothing in training sample completions too. Default: none."""
-    evaluation_post_process: Any
+    evaluation_post_process: Literal["three_sentence_summary"] | Mapping[str, Any]
     """Change of completions before metrics read them. Default: none."""
     evaluation_max_new_tokens: int
     """Longest completion in tokens."""

@@ -1,6 +1,6 @@
 //! Changes to completions before they are measured.
 
-use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
+use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::error::Result;
@@ -19,12 +19,12 @@ impl Kind for dyn PostProcessor {
 }
 
 /// Change to completions before they are measured.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum PostProcess {
     /// The first three sentences, one per line (RL4LMs: for CNN/DailyMail, whose highlights are lines).
     ThreeSentenceSummary,
-    /// A processor that was registered by name (docs/plugins.md).
+    /// A post-processing of the program, by its name (docs/plugins.md).
     Plugin(Plugin<dyn PostProcessor>),
 }
 
@@ -38,30 +38,6 @@ impl PostProcess {
             Self::ThreeSentenceSummary => Box::new(ThreeSentenceSummary),
             Self::Plugin(plugin) => plugin.make()?()?,
         })
-    }
-}
-
-/// Written by hand, because the derived schema cannot combine a word with a mapping for plug-ins.
-impl JsonSchema for PostProcess {
-    fn schema_name() -> std::borrow::Cow<'static, str> {
-        "PostProcess".into()
-    }
-
-    fn json_schema(generator: &mut SchemaGenerator) -> Schema {
-        let plugin = generator.subschema_for::<Plugin<dyn PostProcessor>>();
-        json_schema!({ "anyOf": [
-            { "oneOf": [{
-                "type": "string",
-                "const": "three_sentence_summary",
-                "description": "The first three sentences, one per line (RL4LMs: for CNN/DailyMail, whose highlights are lines)."
-            }] },
-            { "oneOf": [{
-                "type": "object",
-                "description": "A post-processing of the program, by its name (docs/plugins.md).",
-                "properties": { "plugin": plugin },
-                "required": ["plugin"]
-            }] }
-        ] })
     }
 }
 

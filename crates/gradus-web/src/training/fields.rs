@@ -71,7 +71,7 @@ pub fn takes(spec: &FlagSpec) -> Option<Takes> {
     }
     match &spec.kind {
         FlagKind::Switch => Some(Takes::Switch),
-        FlagKind::Words(_) | FlagKind::WordList(_) => Some(Takes::Word),
+        FlagKind::Words(_) | FlagKind::WordList(_) | FlagKind::WordOrYaml(_) => Some(Takes::Word),
         FlagKind::Value("N" | "X") | FlagKind::Numbers => Some(Takes::Number),
         FlagKind::Value("COLUMN" | "METRIC" | "REGEX") => Some(Takes::Text),
         FlagKind::Value(_) if TEXTS.contains(&spec.key.as_str()) => Some(Takes::Text),
@@ -214,6 +214,10 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
                 problems.push(Problem::of(Some(name), format!("There is no task {value}.")));
                 continue;
             }
+            Takes::Word if !offers(&spec.kind, value.trim()) => {
+                problems.push(Problem::of(Some(name), format!("There is no choice {}.", value.trim())));
+                continue;
+            }
             Takes::Number | Takes::Word | Takes::Task => value.trim().to_owned(),
             // HTML forms send `\r\n` line breaks.
             Takes::Text => value.replace("\r\n", "\n"),
@@ -228,6 +232,14 @@ pub fn given(method: &str, lists: &Lists, filled: &[(String, String)]) -> Result
         found.push(Flag { spec: spec.clone(), written, values: vec![value] });
     }
     if problems.is_empty() { Ok(found) } else { Err(problems) }
+}
+
+/// Returns whether a form may send this value for a flag with words. A mapping may hold anything, so only the words are offered in its place.
+fn offers(kind: &FlagKind, value: &str) -> bool {
+    match kind {
+        FlagKind::WordOrYaml(words) => words.iter().any(|word| word.name == value),
+        _ => true,
+    }
 }
 
 /// Returns additional rows in the form of the key `mix`. `None` if none are selected.
@@ -355,6 +367,8 @@ pub(super) mod tests {
             ("task", "dummy_pool"),
             ("eval-task", "plugin"),
             ("shuffle", "maybe"),
+            ("lr-schedule", "{polynomial: {}}"),
+            ("evaluation-post-process", "{plugin: {x: {}}}"),
             ("nonsense", "1"),
         ] {
             assert!(given("grpo", &lists, &filled(&[(name, value)])).is_err(), "{name} {value}");

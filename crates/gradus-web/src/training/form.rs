@@ -237,7 +237,9 @@ impl Form<'_> {
 
     /// Returns the words of a flag that apply to the method.
     fn words<'s>(&self, spec: &'s FlagSpec) -> Option<Vec<&'s str>> {
-        let (FlagKind::Words(words) | FlagKind::WordList(words)) = &spec.kind else { return None };
+        let (FlagKind::Words(words) | FlagKind::WordList(words) | FlagKind::WordOrYaml(words)) = &spec.kind else {
+            return None;
+        };
         let applies = |word: &&str| {
             spec.key != "preset"
                 || Preset::named(word).is_some_and(|preset| self.method.method().preset(preset).is_some())

@@ -42,6 +42,8 @@ pub enum FlagKind {
     Words(Vec<Word>),
     /// One of a list of words, or several separated by commas.
     WordList(Vec<Word>),
+    /// One of a list of words, or a mapping in YAML.
+    WordOrYaml(Vec<Word>),
     /// A text. The flag may be repeated.
     Repeated,
     /// Names separated by commas. The flag may be repeated.
@@ -178,7 +180,16 @@ fn collect(schema: &Schema, field: &Field, path: &str, prefix: &str, section: &'
             }
             return;
         }
-        Shape::OrMap(_, map) if matches!(schema.resolve(map), Shape::Choice(_)) => FlagKind::Yaml,
+        Shape::OrMap(_, map) if matches!(schema.resolve(map), Shape::Choice(_)) => {
+            match schema.variants(&field.shape) {
+                Some((words, sides)) => {
+                    let alone = sides.iter().filter(|side| schema.all_optional(&side.shape));
+                    let alone = alone.map(|side| Word { name: side.name.clone(), doc: side.doc.clone() });
+                    FlagKind::WordOrYaml(words.iter().cloned().chain(alone).collect())
+                }
+                None => FlagKind::Yaml,
+            }
+        }
         // The value is stored under its own key of the mapping, so that flags can set the other keys too.
         Shape::OrMap(value, map) => {
             // `--task` and `--eval-task`, not `--data-task`.
@@ -316,7 +327,7 @@ fn value(flag: &Flag, location: &Option<Location>) -> Result<Node, String> {
             list(words.iter().map(|word| scalar(word, true)).collect())
         }
         FlagKind::Numbers => list(last.split(',').map(|text| scalar(text, false)).collect()),
-        FlagKind::Yaml => {
+        FlagKind::Yaml | FlagKind::WordOrYaml(_) => {
             let mut node =
                 parse("".as_ref(), last).map_err(|problem| format!("`{}`: {}", flag.written, problem.message))?;
             move_to(&mut node, location);

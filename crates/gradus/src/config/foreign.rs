@@ -28,7 +28,12 @@ const fn nothing(names: &'static [&'static str], note: &'static str) -> Foreign 
 
 const FOREIGN: &[Foreign] = &[
     same(&["lr", "learning_rate_policy"], &["train.learning_rate"]),
-    same(&["lr_scheduler_type", "lr_scheduler"], &["train.lr_schedule"]),
+    same(&["lr_scheduler_type", "lr_scheduler", "warmup_style"], &["train.lr_schedule"]),
+    noted(
+        &["lr_scheduler_kwargs", "cosine_min_lr_ratio", "min_lr_ratio"],
+        &["train.lr_schedule"],
+        "a name with its settings, such as `{ cosine_with_min_lr: { min_lr_ratio: 0.1 } }`",
+    ),
     noted(&["warmup_ratio"], &["train.warmup_steps"], "below 1 it is a share of all steps"),
     nothing(
         &["gradient_accumulation_steps"],

@@ -65,6 +65,9 @@ impl ConfigReader<'_> {
             return Some(Json::Null);
         }
         let schema = self.schema;
+        if let Some((words, sides)) = schema.variants(shape) {
+            return self.variant(words, sides, node, path);
+        }
         let read = match (schema.resolve(shape), &node.value) {
             (Shape::Map(fields), Value::Map(entries)) => return Some(self.map(fields, entries, node, path)),
             // `ppo:` without a value means PPO with its defaults.
@@ -76,7 +79,7 @@ impl ConfigReader<'_> {
             // so it is excluded.
             (Shape::Choice(sides), Value::Scalar { text, .. })
                 if path != "method"
-                    && sides.iter().any(|side| side.name == *text && self.all_optional(&side.shape)) =>
+                    && sides.iter().any(|side| side.name == *text && self.schema.all_optional(&side.shape)) =>
             {
                 return self.choice(sides, &[bare(text, node)], node, path);
             }
@@ -117,6 +120,40 @@ impl ConfigReader<'_> {
             _ => {}
         }
         read
+    }
+
+    /// Reads a variant of an enum: a word, or a choice with its keys.
+    fn variant(&mut self, words: &[Word], sides: &[Field], node: &Node, path: &str) -> Option<Json> {
+        let is_word = |name: &str| words.iter().any(|word| word.name == name);
+        match &node.value {
+            Value::Map(entries) => match entries.as_slice() {
+                [entry] if is_word(&entry.key) => self.word_with_keys(entry, path),
+                _ => self.choice(sides, entries, node, path),
+            },
+            Value::Scalar { text, .. } if is_word(text) => Some(Json::String(text.clone())),
+            // A name alone selects that variant with its defaults.
+            Value::Scalar { text, .. } if sides.iter().any(|side| side.name == *text) => {
+                self.choice(sides, &[bare(text, node)], node, path)
+            }
+            _ => {
+                let with_keys = sides.iter().map(|side| Word { name: side.name.clone(), doc: side.doc.clone() });
+                self.wrong(&Shape::Word(words.iter().cloned().chain(with_keys).collect()), node, path);
+                None
+            }
+        }
+    }
+
+    /// Reads a word that is written as the key of a mapping. It has no keys of its own.
+    fn word_with_keys(&mut self, entry: &Entry, path: &str) -> Option<Json> {
+        let name = &entry.key;
+        if entry.node.is_null() || matches!(&entry.node.value, Value::Map(keys) if keys.is_empty()) {
+            return Some(Json::String(name.clone()));
+        }
+        let key = path.rsplit('.').next().unwrap_or(path);
+        let message = format!("`{path}.{name}` is {}, but `{name}` has no settings", describe(&entry.node));
+        let location = entry.location.clone().or_else(|| entry.node.location.clone());
+        self.problem(message, vec![location], Some(format!("write `{key}: {name}`")));
+        None
     }
 
     /// Records a whole number below `least`.
@@ -284,12 +321,12 @@ impl ConfigReader<'_> {
                 let key = path.rsplit('.').next().unwrap_or(path);
                 let side = sides.iter().find(|side| side.name == *text);
                 // A name alone is enough, except for the method.
-                let is_word = |side: &Field| path != "method" && self.all_optional(&side.shape);
+                let is_word = |side: &Field| path != "method" && self.schema.all_optional(&side.shape);
                 let near = nearest(text, names(sides));
                 let near = near.and_then(|name| sides.iter().find(|side| side.name == name));
                 let takes_words = side.is_none() && sides.iter().any(is_word);
                 hint = Some(match side {
-                    Some(side) if self.all_optional(&side.shape) => {
+                    Some(side) if self.schema.all_optional(&side.shape) => {
                         format!("write `{key}: {{ {text}: {{}} }}` for its defaults")
                     }
                     Some(_) => format!("write `{key}: {{ {text}: … }}`"),
@@ -343,10 +380,6 @@ impl ConfigReader<'_> {
         let key = self.root.at(path).and_then(|(_, key)| key.cloned()).filter(|_| node.is_null());
         let location = key.or_else(|| node.location.clone());
         self.problem(format!("{name} is {found}, but {needed}{NEEDED}"), vec![location], hint);
-    }
-
-    fn all_optional(&self, shape: &Shape) -> bool {
-        matches!(self.schema.resolve(shape), Shape::Map(fields) if fields.iter().all(|field| !field.required))
     }
 }
 

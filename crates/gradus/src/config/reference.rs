@@ -229,7 +229,7 @@ fn exceptions(schema: &Schema) -> String {
     let specs: Vec<FlagSpec> = MethodConfig::all().into_iter().flat_map(of_method).collect();
     let own = specs.iter().filter(|spec| spec.name != name_of_flag(&spec.key));
     let own: BTreeSet<String> = own.map(|spec| format!("`{}` is `--{}`", spec.key, spec.name)).collect();
-    let yaml = specs.iter().filter(|spec| spec.kind == FlagKind::Yaml);
+    let yaml = specs.iter().filter(|spec| matches!(spec.kind, FlagKind::Yaml | FlagKind::WordOrYaml(_)));
     let yaml: BTreeSet<String> = yaml.map(|spec| format!("`--{}`", spec.name)).collect();
     let has_flag = |key: &str| specs.iter().any(|spec| spec.key.split('.').next() == Some(key));
     let without = schema.fields(schema.root()).iter().filter(|field| !has_flag(&field.name));

@@ -15,7 +15,6 @@ use crate::error::{Diagnostic, Error, Result, excerpt};
 use crate::machine::Machine;
 use crate::run::claim::{Stage, read_state};
 use crate::run::{Checkpoint, RunDir, RunState};
-use crate::settings::LrSchedule;
 use crate::shell;
 
 /// A request to resume a run.
@@ -414,9 +413,7 @@ impl Sensitivity {
     /// Returns the properties of `config` alone.
     fn of(config: &RunConfig) -> Self {
         let train = &config.train;
-        // Below 1, the warm-up is a share of all steps.
-        let to_length =
-            train.lr_schedule != LrSchedule::Constant || (train.warmup_steps > 0.0 && train.warmup_steps < 1.0);
+        let to_length = train.lr_schedule.depends_on_length(train.warmup_steps);
         // Each pass draws its own masks of dropout.
         let drops_out = train.dropout || config.lora.as_ref().is_some_and(|lora| lora.dropout != 0.0);
         let to_passes = drops_out || config.method.method().averages_over_passes();

@@ -17,6 +17,7 @@ use crate::task::{DataConfig, TaskConfig};
 mod adapter;
 mod rewards;
 mod rollouts;
+mod schedule;
 
 pub(super) use rewards::check_reward;
 
@@ -182,6 +183,7 @@ fn train(problems: &mut Problems<'_>, config: &RunConfig, machine: &Machine) {
     });
     problems.at_least("train.learning_rate", train.learning_rate.unwrap_or(0.0), 0.0);
     problems.at_least("train.warmup_steps", train.warmup_steps, 0.0);
+    schedule::check(problems, config);
     problems.at_least("train.weight_decay", train.weight_decay, 0.0);
     for (i, beta) in train.adam_betas.into_iter().enumerate() {
         problems.zero_to_below(&format!("train.adam_betas[{i}]"), beta, 1.0);
@@ -365,6 +367,12 @@ fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) 
         );
         (message, Some("give `eval_data` or a fraction such as 0.05, or set `train.eval_steps` to -1".into()))
     });
+    problems.only_read_by(
+        train.eval_delay == 0 || train.eval_steps > 0,
+        &["train.eval_delay", "train.eval_steps"],
+        "`train.eval_steps` above 0",
+        "set it",
+    );
     let patience = train.early_stopping_patience;
     problems.require(
         patience == 0 || train.eval_steps > 0,

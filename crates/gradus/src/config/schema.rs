@@ -51,7 +51,8 @@ pub enum Shape {
     },
     /// A value, or a list of such values.
     OneOrMore(Box<Shape>),
-    /// A value, or a mapping: either one with the value as one of its keys, or a choice with the value as the name of a variant.
+    /// A value, or a mapping: either one with the value as one of its keys, or a choice with the value as the name of a variant. The variants
+    /// of an enum without data are words.
     OrMap(Box<Shape>, Box<Shape>),
     /// A shape by name; see [`Schema::resolve`].
     Named(String),
@@ -120,6 +121,20 @@ impl Schema {
             Shape::OrMap(_, map) => self.fields(map),
             _ => &[],
         }
+    }
+
+    /// Returns the variants of an enum that has words as well as variants with keys. Returns `None` for other shapes.
+    pub(super) fn variants<'a>(&'a self, shape: &'a Shape) -> Option<(&'a [Word], &'a [Field])> {
+        let Shape::OrMap(first, map) = self.resolve(shape) else { return None };
+        let (Shape::Word(words), Shape::Choice(sides)) = (self.resolve(first), self.resolve(map)) else { return None };
+        // Words that name variants with keys stand for their defaults.
+        let has_keys = |word: &Word| sides.iter().any(|side| side.name == word.name);
+        (!words.iter().any(has_keys)).then_some((words, sides))
+    }
+
+    /// Returns whether a shape is a mapping without required keys.
+    pub(super) fn all_optional(&self, shape: &Shape) -> bool {
+        matches!(self.resolve(shape), Shape::Map(fields) if fields.iter().all(|field| !field.required))
     }
 
     /// Returns the field at a dotted path such as `method.ppo.kl.target`.
@@ -244,21 +259,24 @@ fn is_null(schema: &Value) -> bool {
     schema.get("type").is_some_and(|kind| kind == "null")
 }
 
-/// Reads an enum: words if its variants carry no data, else a choice of keys.
+/// Reads an enum: words for variants without data, and a choice of keys for the others.
 fn choice(options: &[Value]) -> Result<Shape, String> {
-    if options.iter().all(|option| option.get("const").is_some()) {
-        let word = |option: &Value| Word { name: text(option, "const"), doc: text(option, "description") };
-        return Ok(Shape::Word(options.iter().map(word).collect()));
-    }
-    let mut sides = Vec::new();
-    for option in options {
+    let (words, sides): (Vec<_>, Vec<_>) = options.iter().partition(|option| option.get("const").is_some());
+    let word = |option: &Value| Word { name: text(option, "const"), doc: text(option, "description") };
+    let words: Vec<Word> = words.into_iter().map(word).collect();
+    let mut choice = Vec::new();
+    for option in sides {
         for mut field in fields(option)? {
             field.doc = text(option, "description");
             field.required = false;
-            sides.push(field);
+            choice.push(field);
         }
     }
-    Ok(Shape::Choice(sides))
+    Ok(match (words.is_empty(), choice.is_empty()) {
+        (false, true) => Shape::Word(words),
+        (false, false) => Shape::OrMap(Box::new(Shape::Word(words)), Box::new(Shape::Choice(choice))),
+        (true, _) => Shape::Choice(choice),
+    })
 }
 
 fn fields(schema: &Value) -> Result<Vec<Field>, String> {

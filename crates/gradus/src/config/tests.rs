@@ -295,6 +295,89 @@ fn dropout_is_for_methods_without_a_reference() {
     Plan::check(&written, &Machine::detect()).expect("dropout and recomputation go together");
 }
 
+/// A schedule without settings is a word. One with settings is a mapping, or its name alone for the defaults.
+#[test]
+fn a_schedule_is_a_name_or_a_name_with_its_settings() {
+    let text = |schedule: &str| format!("{MINIMAL}method: {{sft: {{}}}}\ntrain: {{lr_schedule: {schedule}}}\n");
+    let read = |schedule: &str| {
+        let written = RunConfig::parse(&text(schedule)).unwrap_or_else(|error| panic!("{schedule}: {error}"));
+        written.config.train.lr_schedule
+    };
+    let plateau = "{warmup_stable_decay: {decay_steps: 10, warmup_type: linear, decay_type: cosine, min_lr_ratio: 0}}";
+    for (written, same) in [
+        ("cosine", "{cosine: }"),
+        ("cosine", "{cosine: {}}"),
+        ("polynomial", "{polynomial: {}}"),
+        ("polynomial", "{polynomial: {power: 1, lr_end: 1e-7}}"),
+        ("inverse_sqrt", "{inverse_sqrt: }"),
+        ("cosine_with_restarts", "{cosine_with_restarts: {num_cycles: 1}}"),
+        ("{warmup_stable_decay: {decay_steps: 10}}", plateau),
+    ] {
+        assert_eq!(read(written), read(same), "{written} and {same}");
+    }
+    let specs = flags(&Schema::run_config(), Scope::Method("sft"));
+    let spec = specs.into_iter().find(|spec| spec.name == "lr-schedule").expect("a flag");
+    let FlagKind::WordOrYaml(words) = &spec.kind else { panic!("{spec:?}") };
+    let names: Vec<&str> = words.iter().map(|word| word.name.as_str()).collect();
+    assert!(names.contains(&"constant") && names.contains(&"polynomial"), "{names:?}");
+    assert!(!names.contains(&"warmup_stable_decay"), "it has a required key: {names:?}");
+    for (value, same) in [("polynomial", "polynomial"), ("{polynomial: {power: 2}}", "{polynomial: {power: 2}}")] {
+        let flag = Flag { spec: spec.clone(), written: "--lr-schedule".into(), values: vec![value.into()] };
+        let given = [flag];
+        let request = Request { method: Some("sft"), flags: &given, ..Request::default() };
+        for before in ["cosine", "{polynomial: {power: 3}}"] {
+            let found = RunConfig::read(&text(before), &request).expect("a configuration");
+            assert_eq!(found.config.train.lr_schedule, read(same), "{value} over {before}");
+        }
+    }
+}
+
+#[test]
+fn wrong_settings_of_a_schedule_are_shown_where_they_are() {
+    for (train, expected) in [
+        (
+            "lr_schedule: greedy",
+            "`train.lr_schedule` is the word `greedy`, but one of `linear`, `cosine`, `constant`, `cosine_with_min_lr`, \
+             `cosine_warmup_with_min_lr`, `cosine_with_restarts`, `polynomial`, `inverse_sqrt`, `warmup_stable_decay` is \
+             needed",
+        ),
+        ("lr_schedule: polynomal", "(did you mean `polynomial`?)"),
+        (
+            "lr_schedule: {cosine: {num_cycles: 2}}",
+            "`train.lr_schedule.cosine` is a mapping, but `cosine` has no settings (write `lr_schedule: cosine`)",
+        ),
+        ("lr_schedule: {cosine_with_min_lr: {}}", "but its lowest learning rate is not given"),
+        ("lr_schedule: {cosine_with_min_lr: {min_lr: 1e-6, min_lr_ratio: 0.1}}", "are both given"),
+        ("lr_schedule: {cosine_warmup_with_min_lr: {min_lr_ratio: 2}}", "must be from 0 to 1"),
+        ("lr_schedule: {cosine_with_min_lr: {min_lr_ratio: 0.1, num_cycles: 0}}", "must be above 0"),
+        (
+            "learning_rate: 1e-5, lr_schedule: {cosine_with_min_lr: {min_lr: 1e-4}}",
+            "is 0.0001, but must be at most `train.learning_rate` (1e-5)",
+        ),
+        ("lr_schedule: {cosine_with_restarts: {num_cycles: 0}}", "must be at least 1"),
+        ("lr_schedule: {polynomial: {power: -1}}", "must be above 0"),
+        (
+            "learning_rate: 1e-8, lr_schedule: polynomial",
+            "`train.lr_schedule.polynomial.lr_end` is 1e-7, but must be below `train.learning_rate` (1e-8)",
+        ),
+        ("lr_schedule: {inverse_sqrt: {timescale: 0}}", "must be at least 1"),
+        ("lr_schedule: {warmup_stable_decay: {}}", "`train.lr_schedule.warmup_stable_decay.decay_steps` is missing"),
+        ("lr_schedule: {warmup_stable_decay: {decay_steps: -1}}", "must be at least 0"),
+        (
+            "lr_schedule: {warmup_stable_decay: {decay_steps: 5, decay_type: sqrt}}",
+            "one of `linear`, `cosine`, `1-sqrt` is needed",
+        ),
+        (
+            "max_steps: 10, warmup_steps: 4, lr_schedule: {warmup_stable_decay: {decay_steps: 7}}",
+            "the warm-up has 4 steps and the decay 7, but the run has 10",
+        ),
+        ("eval_delay: 5", "but only `train.eval_steps` above 0 reads it"),
+    ] {
+        let found = shown(&format!("{MINIMAL}method: {{sft: {{}}}}\ntrain: {{{train}}}\n"));
+        assert!(found.len() == 1 && found[0].starts_with("4:") && found[0].contains(expected), "{train}: {found:?}");
+    }
+}
+
 #[test]
 fn misspelt_keys() {
     check(

@@ -2,6 +2,7 @@
 
 mod episode;
 mod evaluation;
+mod lr_schedule;
 mod resolved;
 mod rollouts;
 
@@ -16,6 +17,10 @@ use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
 use crate::model::{self, Precision, SavedWeights, WeightFormat};
 pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
+pub use lr_schedule::{
+    CosineWarmupWithMinLr, CosineWithMinLr, CosineWithRestarts, InverseSqrtDecay, LrCurve, LrSchedule, PolynomialDecay,
+    WarmupStableDecay,
+};
 pub use resolved::{Settings, StepSettings};
 pub(crate) use rollouts::server_key;
 pub use rollouts::{ImportanceSamplingMode, RolloutsConfig};
@@ -61,7 +66,8 @@ pub struct TrainConfig {
     pub recompute: bool,
     /// Peak learning rate. Default by method, as in TRL.
     pub learning_rate: Option<f64>,
-    /// Decay of the learning rate after warm-up. Default `linear` (TRL).
+    /// Decay of the learning rate after warm-up: a name, or a name with its settings, such as `{ cosine_with_min_lr: { min_lr_ratio: 0.1 } }`.
+    /// Default `linear` (TRL).
     pub lr_schedule: LrSchedule,
     /// Steps over which the learning rate rises from 0; below 1, a fraction of all steps. Default 0.
     pub warmup_steps: f64,
@@ -123,6 +129,8 @@ pub struct TrainConfig {
     pub wandb_name: Option<String>,
     /// Evaluate every so many steps; 0: only at the end; -1: never. Default 0.
     pub eval_steps: i64,
+    /// Evaluate after this many steps at the earliest. Evaluations before the first step and after the last one stay. Default 0 (TRL).
+    pub eval_delay: usize,
     /// Evaluate on so many held-out rows, sampled with replacement for each evaluation. Default: on all of them.
     #[schemars(range(min = 1))]
     pub eval_sample: Option<usize>,
@@ -233,6 +241,7 @@ impl Default for TrainConfig {
             max_eval_rows: 1000,
             eval_fraction: 0.05,
             eval_steps: 0,
+            eval_delay: 0,
             eval_sample: None,
             evaluation: EvaluationConfig::default(),
             save_steps: 0,
@@ -304,16 +313,4 @@ impl TrainConfig {
             }
         }
     }
-}
-
-/// The shape of the learning rate after warm-up.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
-#[serde(rename_all = "snake_case")]
-pub enum LrSchedule {
-    /// Falls linearly to 0: update k of N has the multiplier (N − k)/N.
-    Linear,
-    /// Falls to 0 along half a cosine.
-    Cosine,
-    /// Stays constant.
-    Constant,
 }

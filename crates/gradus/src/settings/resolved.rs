@@ -2,10 +2,10 @@
 
 use rand::Rng;
 
-use super::{EvaluationConfig, LrSchedule, TrainConfig};
+use super::{EvaluationConfig, TrainConfig};
 use crate::batches::MicroBatch;
 use crate::learner::optimizer::OptimizerConfig;
-use crate::math::schedule;
+use crate::math::schedule::{Schedule, warmup_updates};
 use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed};
 use crate::trackers::EnabledTrackers;
@@ -17,8 +17,8 @@ pub struct Settings {
     pub steps: usize,
     /// Peak learning rate.
     pub learning_rate: f64,
-    /// Shape of the learning rate after warm-up.
-    pub lr_schedule: LrSchedule,
+    /// Shape of the learning rate.
+    pub lr_schedule: Schedule,
     /// Number of warm-up steps.
     pub warmup: usize,
     /// Constants of the optimizer.
@@ -37,6 +37,8 @@ pub struct Settings {
     pub save_rollouts: bool,
     /// Number of steps between evaluations; 0: only at the end; -1: never.
     pub eval_steps: i64,
+    /// Number of steps before the first of these evaluations.
+    pub eval_delay: usize,
     /// Number of held-out rows per evaluation, sampled with replacement each time; `None`: all of them.
     pub eval_sample: Option<usize>,
     /// Sampling of held-out completions in evaluations, and their metrics.
@@ -76,8 +78,8 @@ impl Settings {
         Self {
             steps,
             learning_rate,
-            lr_schedule: config.lr_schedule,
-            warmup: schedule::warmup_updates(config.warmup_steps, steps),
+            lr_schedule: config.lr_schedule.resolve(learning_rate, steps, config.warmup_steps),
+            warmup: warmup_updates(config.warmup_steps, steps),
             optimizer: config.optimizer(),
             max_grad_norm: config.max_grad_norm,
             passes: config.passes(),
@@ -86,6 +88,7 @@ impl Settings {
             trackers: EnabledTrackers { tensorboard: config.tensorboard, wandb: config.wandb },
             save_rollouts: config.save_rollouts,
             eval_steps: config.eval_steps,
+            eval_delay: config.eval_delay,
             eval_sample: config.eval_sample,
             evaluation: config.evaluation.clone(),
             save_steps: config.save_steps,
@@ -113,11 +116,7 @@ impl Settings {
     pub fn multiplier_within(&self, step: usize, part: usize, parts: usize) -> f64 {
         let in_parts = |steps: usize| steps.saturating_mul(parts);
         let (at, all, warmup) = (in_parts(step).saturating_add(part), in_parts(self.steps), in_parts(self.warmup));
-        match self.lr_schedule {
-            LrSchedule::Linear => schedule::linear(at, all, warmup),
-            LrSchedule::Cosine => schedule::cosine(at, all, warmup),
-            LrSchedule::Constant => schedule::constant(at, warmup),
-        }
+        self.lr_schedule.in_parts(parts).multiplier(at, all, warmup)
     }
 
     /// Returns true if the held-out rows are evaluated after `done` steps.
@@ -125,7 +124,7 @@ impl Settings {
         match self.eval_steps {
             ..0 => false,
             0 => done == self.steps,
-            every => done == self.steps || done.is_multiple_of(every as usize),
+            every => done == self.steps || (done >= self.eval_delay && done.is_multiple_of(every as usize)),
         }
     }
 
@@ -163,6 +162,20 @@ mod tests {
             assert!((found - expected).abs() < 5e-11, "unit {unit}: {found}");
         }
         assert_eq!(settings.multiplier_within(7, 0, 4), settings.multiplier(7));
+    }
+
+    /// As `DefaultFlowCallback` of transformers 5.23, which compares `eval_delay` with the steps done.
+    #[test]
+    fn a_delay_leaves_out_the_first_evaluations_but_not_the_last_one() {
+        let evaluated = |eval_delay: usize| {
+            let config = TrainConfig { eval_steps: 3, eval_delay, ..TrainConfig::default() };
+            let settings = Settings::new(&config, 10, 1.0, "eval_loss");
+            (1..=10).filter(|&done| settings.evaluates_after(done)).collect::<Vec<_>>()
+        };
+        assert_eq!(evaluated(0), [3, 6, 9, 10]);
+        assert_eq!(evaluated(3), [3, 6, 9, 10]);
+        assert_eq!(evaluated(4), [6, 9, 10]);
+        assert_eq!(evaluated(99), [10]);
     }
 
     #[test]

@@ -124,7 +124,7 @@ impl RunContext<'_> {
     /// Returns the number of steps of the run: `train.max_steps`, or else `by_epochs`.
     ///
     /// # Errors
-    /// If `train.epochs` makes more steps than a run may have, or fewer than a resumed run has done.
+    /// If `train.epochs` makes more steps than a run may have, fewer than a resumed run has done, or fewer than `train.lr_schedule` needs.
     pub(super) fn steps(&self, by_epochs: usize) -> Result<usize> {
         let train = self.plan.train();
         let done = self.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.run_state.step);
@@ -137,7 +137,14 @@ impl RunContext<'_> {
                 );
                 Err(Error::input(message).with_hint("pass a larger `--epochs`, or leave it out"))
             }
-            None if by_epochs <= STEPS_MAX => Ok(by_epochs),
+            None if by_epochs <= STEPS_MAX => match train.lr_schedule.check_length(train.warmup_steps, by_epochs) {
+                Ok(()) => Ok(by_epochs),
+                Err(message) => {
+                    let message = format!("`train.lr_schedule` is `{}`, but {message}", train.lr_schedule.name());
+                    Err(Error::input(message)
+                        .with_hint("below 1, `warmup_steps` and `decay_steps` are shares of all steps"))
+                }
+            },
             None => {
                 let message = format!(
                     "`train.epochs` is {} and makes {by_epochs} steps, but a run has at most {STEPS_MAX}",

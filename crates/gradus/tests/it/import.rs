@@ -97,9 +97,10 @@ fn a_batch_of_trl_counts_completions_and_its_steps_count_updates() {
         ],
     );
     let notes = found.1.join("\n");
-    for part in ["`mine.score` is a Python function", "`use_vllm` has no equivalent", "100 steps"] {
+    for part in ["`mine.score` is a Python function", "100 steps"] {
         assert!(notes.contains(part), "{part}: {notes}");
     }
+    assert!(!notes.contains("vllm"), "gradus samples itself, with the same probabilities: {notes}");
     let odd = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 3\nnum_generations: 8\n";
     assert!(refused("trl-grpo", odd).contains("not a multiple of `num_generations`, 8"));
 }
@@ -151,10 +152,14 @@ fn intervals_of_trl_count_optimizer_steps() {
     let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\n\
                 reward_funcs: accuracy_reward\ngradient_accumulation_steps: 2\nsteps_per_generation: 4\neval_strategy: steps\n\
                 logging_steps: 10\nsave_steps: 6\neval_steps: 50\n";
-    let found = imported("trl-grpo", &format!("{base}num_iterations: 2\nwarmup_steps: 10\n"));
+    let counts =
+        "warmup_steps: 10\neval_delay: 30\nlr_scheduler_type: inverse_sqrt\nlr_scheduler_kwargs: { timescale: 40 }\n";
+    let found = imported("trl-grpo", &format!("{base}num_iterations: 2\n{counts}"));
     check(
         &found,
         &[
+            ("/train/eval_delay", "8"),
+            ("/train/lr_schedule/inverse_sqrt/timescale", "10"),
             ("/train/logging_steps", "2"),
             ("/train/save_steps", "2"),
             ("/train/eval_steps", "12"),
@@ -296,6 +301,78 @@ fn a_constant_schedule_has_no_warm_up() {
         let is_noted = found.1.iter().any(|note| note.contains("`train.warmup_steps` is set to 0"));
         assert_eq!(is_noted, schedule == "constant", "{:?}", found.1);
     }
+}
+
+#[test]
+fn schedules_of_transformers_keep_their_settings() {
+    for (keys, key, value) in [
+        ("cosine_with_min_lr\nlr_scheduler_kwargs:\n  min_lr_rate: 0.1\n", "cosine_with_min_lr/min_lr_ratio", "0.1"),
+        (
+            "cosine_warmup_with_min_lr\nlr_scheduler_kwargs: '{\"min_lr\": 1e-6, \"warmup_lr_rate\": null}'\n",
+            "cosine_warmup_with_min_lr/min_lr",
+            "1e-6",
+        ),
+        ("cosine\nlr_scheduler_kwargs: { num_cycles: 1.5 }\n", "cosine_with_min_lr/num_cycles", "1.5"),
+        ("polynomial\n", "polynomial/power", "1.0"),
+        ("polynomial\nlr_scheduler_kwargs: { power: '2' }\n", "polynomial/power", "2.0"),
+        (
+            "warmup_stable_decay\nlr_scheduler_kwargs: { num_decay_steps: 5, decay_type: 1-sqrt }\n",
+            "warmup_stable_decay/decay_type",
+            "\"1-sqrt\"",
+        ),
+    ] {
+        for (system, base) in [("trl-sft", TRL_BASE), ("llamafactory", "model_name_or_path: m\ndataset: d\n")] {
+            let found = imported(system, &format!("{base}lr_scheduler_type: {keys}"));
+            check(&found, &[(&format!("/train/lr_schedule/{key}"), value)]);
+            assert!(!found.1.iter().any(|note| note.contains("schedule")), "{:?}", found.1);
+        }
+    }
+    for (keys, part) in [
+        ("lr_scheduler_type: linear\nlr_scheduler_kwargs: { num_cycles: 2 }\n", "has no setting `num_cycles`"),
+        ("lr_scheduler_type: greedy\n", "the schedule `greedy` has no equivalent"),
+        ("lr_scheduler_kwargs: { num_cycles: 2 }\n", "is given without `lr_scheduler_type`"),
+    ] {
+        let found = imported("trl-sft", &format!("{TRL_BASE}{keys}"));
+        check(&found, &[("/train/lr_schedule", "\"linear\"")]);
+        assert!(found.1.iter().any(|note| note.contains(part)), "{part}: {:?}", found.1);
+    }
+    let error = refused("trl-sft", &format!("{TRL_BASE}lr_scheduler_type: cosine\nlr_scheduler_kwargs: 3\n"));
+    assert!(error.contains("`lr_scheduler_kwargs` is not a mapping"), "{error}");
+}
+
+/// As `SchedulerMixin` of axolotl 0.19 chooses between its own cosines.
+#[test]
+fn a_lowest_learning_rate_of_axolotl_is_kept() {
+    let base = "base_model: m\ndatasets:\n  - path: d\nwarmup_steps: 0\ncosine_min_lr_ratio: 0.1\n";
+    let lowest = ("/train/lr_schedule/cosine_with_min_lr/min_lr_ratio", "0.1");
+    for (keys, expected, note) in [
+        ("", lowest, ""),
+        ("lr_scheduler: cosine\n", lowest, ""),
+        ("cosine_constant_lr_ratio: 0.8\n", lowest, "gradus has no such schedule"),
+        ("lr_quadratic_warmup: true\n", ("/train/lr_schedule", "\"cosine\""), "gradus has no quadratic warm-up"),
+        ("lr_scheduler: linear\n", ("/train/lr_schedule", "\"linear\""), "`cosine_min_lr_ratio` has no equivalent"),
+    ] {
+        let found = imported("axolotl", &format!("{base}{keys}"));
+        check(&found, &[expected]);
+        let notes = found.1.join("\n");
+        assert!(notes.contains(note) && (!note.is_empty() || !notes.contains("cosine")), "{keys}: {notes}");
+    }
+}
+
+/// Paging decides where moments are stored. vLLM, and code of a model's author, have no effect.
+#[test]
+fn keys_that_change_no_result_are_taken() {
+    for (name, moments) in [("paged_adamw_32bit", "f32"), ("paged_adamw", "f32"), ("paged_adamw_8bit", "int8")] {
+        let found = imported("trl-sft", &format!("{TRL_BASE}optim: {name}\ntrust_remote_code: true\n"));
+        check(&found, &[("/train/optimizer", "\"adamw\""), ("/train/moments", &format!("\"{moments}\""))]);
+        assert!(found.1.is_empty(), "{:?}", found.1);
+    }
+    let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\n\
+                reward_funcs: accuracy_reward\nuse_vllm: true\nvllm_mode: colocate\n";
+    let notes = |keys: &str| imported("trl-grpo", &format!("{base}{keys}")).1.join("\n");
+    assert!(!notes("vllm_importance_sampling_clip_max: 2.0\n").contains("vllm"));
+    assert!(notes("vllm_importance_sampling_clip_max: 0.5\n").contains("so the ratio is 1"));
+    assert!(notes("vllm_structured_outputs_regex: a+\n").contains("`vllm_structured_outputs_regex` has no equivalent"));
 }
 
 #[test]

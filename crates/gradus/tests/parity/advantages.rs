@@ -12,8 +12,8 @@ use gradus::math::{
 use gradus::method::RolloutKeys;
 use gradus::model::{CausalLm, ModelDir};
 use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason};
-use gradus::settings::{Settings, TrainConfig};
-use serde_json::Value;
+use gradus::settings::{LrSchedule, Settings, TrainConfig};
+use serde_json::{Map, Value, json};
 
 use crate::device::device;
 use crate::fixture::*;
@@ -186,32 +186,52 @@ fn whiten_epsilon() -> f64 {
     gradus::math::whiten::VARIANCE_EPSILON
 }
 
+/// Returns the key `lr_schedule` for a schedule of transformers with its settings.
+fn lr_schedule(kind: &str, settings: &Value) -> LrSchedule {
+    let ours = |name: &str| match name {
+        "min_lr_rate" => "min_lr_ratio".to_owned(),
+        "warmup_lr_rate" => "warmup_lr_ratio".to_owned(),
+        "num_stable_steps" => "stable_steps".to_owned(),
+        "num_decay_steps" => "decay_steps".to_owned(),
+        same => same.to_owned(),
+    };
+    let settings = settings.as_object().expect("settings");
+    let mut keys: Map<String, Value> = settings.iter().map(|(name, value)| (ours(name), value.clone())).collect();
+    let written = match kind {
+        "linear" | "cosine" | "constant" if keys.is_empty() => json!(kind),
+        "constant_with_warmup" => json!("constant"),
+        // Only `cosine_with_min_lr` has a number of waves.
+        "cosine" => {
+            keys.insert("min_lr_ratio".into(), json!(0));
+            json!({ "cosine_with_min_lr": keys })
+        }
+        _ => json!({ kind: keys }),
+    };
+    serde_json::from_value(written).unwrap_or_else(|error| panic!("{kind} with {settings:?}: {error}"))
+}
+
 #[test]
 fn learning_rate_schedules() {
     let fixture = read("losses/schedules.json");
-    let mut skipped = Vec::new();
     for case in list(&fixture["cases"]) {
-        let (kind, warmup) = (text(&case["kind"]), number(&case["warmup"]) as usize);
+        let (kind, warmup) = (text(&case["kind"]), number(&case["warmup"]));
         let updates = number(&case["steps"]) as usize;
+        let train = TrainConfig {
+            lr_schedule: lr_schedule(kind, &case["settings"]),
+            // transformers' plain `constant` has no warm-up.
+            warmup_steps: if kind == "constant" { 0.0 } else { warmup },
+            ..TrainConfig::default()
+        };
+        let settings = Settings::new(&train, updates, number(&fixture["peak"]), "eval_loss");
         for (update, expected) in flat(&case["multipliers"]).into_iter().enumerate() {
-            let found = match kind {
-                "linear" => schedule::linear(update, updates, warmup),
-                "cosine" => schedule::cosine(update, updates, warmup),
-                // transformers' plain `constant` has no warm-up.
-                "constant" => schedule::constant(update, 0),
-                "constant_with_warmup" => schedule::constant(update, warmup),
-                other => {
-                    skipped.push(other.to_owned());
-                    break;
-                }
-            };
+            let found = settings.multiplier(update);
             assert!(
                 (found - expected).abs() < 1e-12,
-                "{kind}, {updates} updates, {warmup} of warm-up, update {update}: {found} against {expected}"
+                "{kind} with {}, {updates} updates, {warmup} of warm-up, update {update}: {found} against {expected}",
+                case["settings"]
             );
         }
     }
-    name_skipped("schedules", &skipped);
     for case in list(&fixture["warmup"]) {
         let found = schedule::warmup_updates(number(&case["warmup_steps"]), number(&case["steps"]) as usize);
         assert_eq!(found, number(&case["count"]) as usize, "{case}");

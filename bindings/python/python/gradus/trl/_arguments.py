@@ -58,7 +58,8 @@ _NO_COMPILER = "gradus brings its own compiled code"
 _UPLOAD = "Upload the model directory yourself: `hf upload NAME DIRECTORY`."
 _LEAVE_OUT = "Leave it out."
 _NO_PADDING = "gradus lays rows end to end and pads nothing"
-_VLLM = "TRL reads it only with `use_vllm=True`, which is refused"
+_VLLM = "it is for vLLM, and gradus samples completions itself"
+_ONE_SAMPLER = "the sampler of gradus has the probabilities of the trained model, so the ratio is 1"
 _ADAPTS = "only with `use_adaptive_entropy=True`, as in TRL"
 _REFERENCE_STAYS = "the reference model of gradus does not change during a run"
 _SAMPLER = "gradus has its own sampler"
@@ -83,20 +84,22 @@ COMMON: Mapping[str, Treatment] = {
     "learning_rate": same("learning_rate"),
     "lr_scheduler_type": Honored(
         ("lr_schedule",),
-        "`linear`, `cosine`, `constant` and `constant_with_warmup`; others are refused",
+        "all schedules of transformers but `reduce_lr_on_plateau` and `greedy`, which depend on measurements and are refused",
         by="schedule",
     ),
-    "lr_scheduler_kwargs": Refused(
-        "the schedules of gradus have no further settings",
-        "Leave it out, or choose another `lr_scheduler_type`.",
-        ({},),
+    "lr_scheduler_kwargs": Honored(
+        ("lr_schedule",),
+        "the settings of the schedule: a dict, or JSON; `min_lr_rate` is `min_lr_ratio`, `warmup_lr_rate` is `warmup_lr_ratio`, "
+        "`num_decay_steps` is `decay_steps`, and `num_stable_steps` is `stable_steps`",
+        by="schedule",
     ),
     "warmup_steps": Honored(("warmup_steps",), "below 1 it is a share of all steps, as in TRL", by="schedule"),
     "optim": Honored(
         ("optimizer", "adam_betas", "adam_epsilon", "moments"),
         "`rmsprop`, the variants of AdamW that compute the same: `adamw_torch`, `adamw_torch_fused`, "
-        "`adamw_torch_xla`, `adamw_torch_npu_fused`, `adamw_apex_fused`; and with moments in eight bits "
-        "`adamw_bnb_8bit`, `adamw_8bit`; others are refused",
+        "`adamw_torch_xla`, `adamw_torch_npu_fused`, `adamw_apex_fused`, `paged_adamw`, `paged_adamw_32bit`; and with moments in "
+        "eight bits `adamw_bnb_8bit`, `adamw_8bit`, `paged_adamw_8bit`; others are refused. Paging decides only where moments are "
+        "stored: in gradus, `offload_moments` does",
         by="optimizer",
     ),
     "optim_args": Refused(
@@ -167,7 +170,11 @@ COMMON: Mapping[str, Treatment] = {
         by="evaluation",
     ),
     "eval_steps": Honored(("eval_steps",), "`None` means `logging_steps`, below 1 a share of all steps", by="evaluation"),
-    "eval_delay": Refused("gradus evaluates from the first interval on", "Leave it at 0."),
+    "eval_delay": Honored(
+        ("eval_delay",),
+        "steps or epochs, as `eval_strategy` says; the evaluation after the last step stays",
+        by="evaluation",
+    ),
     "per_device_eval_batch_size": NoEffect("evaluations choose their own batch size"),
     "prediction_loss_only": NoEffect("gradus measures the loss and its other metrics in one pass"),
     "eval_on_start": Honored(
@@ -249,10 +256,13 @@ _MODEL: Mapping[str, Treatment] = {
     "model_init_kwargs": Honored(
         ("compute",),
         "`dtype`: `bfloat16` computes in bf16, weights stay in f32; what affects only speed or device "
-        "(`attn_implementation`, `device_map`, `low_cpu_mem_usage`, `use_cache`, `use_kernels`) has no effect; the rest is refused",
+        "(`attn_implementation`, `device_map`, `low_cpu_mem_usage`, `use_cache`, `use_kernels`) has no effect, nor has "
+        "`trust_remote_code`; the rest is refused",
         by="model_init",
     ),
-    "trust_remote_code": Refused("gradus runs no code of a model's author", "Use a model of a family that gradus supports."),
+    "trust_remote_code": NoEffect(
+        "gradus reads the families of models itself and runs no code of a model's author; an unknown family is an error"
+    ),
     "pad_to_multiple_of": NoEffect(_NO_PADDING),
 }
 _OFFLINE: Mapping[str, Treatment] = {
@@ -371,7 +381,7 @@ _ONLINE: Mapping[str, Treatment] = {
     "chat_template_kwargs": Honored((), "the trainer adds them to every row as the column `chat_template_kwargs`"),
     "repetition_penalty": Honored(("sampling_repetition_penalty",), by="sampling"),
     "cache_implementation": NoEffect("gradus has its own cache"),
-    "use_vllm": Refused("gradus samples completions itself", "Leave it out."),
+    "use_vllm": NoEffect("gradus samples completions itself, with the weights that it trains"),
     "vllm_mode": NoEffect(_VLLM),
     "vllm_model_impl": NoEffect(_VLLM),
     "vllm_enable_sleep_mode": NoEffect(_VLLM),
@@ -382,7 +392,7 @@ _ONLINE: Mapping[str, Treatment] = {
     "vllm_server_timeout": NoEffect(_VLLM),
     "vllm_group_port": NoEffect(_VLLM),
     "vllm_gpu_memory_utilization": NoEffect(_VLLM),
-    "vllm_max_model_length": NoEffect(_VLLM),
+    "vllm_max_model_length": NoEffect(f"{_VLLM}: only `max_completion_length` limits them"),
     "vllm_tensor_parallel_size": NoEffect(_VLLM),
     "beta": same("kl_coefficient", "0 needs no reference model"),
     "num_iterations": same("update_epochs"),
@@ -498,11 +508,11 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
         "max_tool_calling_iterations": Honored(
             ("episode_max_turns",), "one turn more than iterations; `None`: only the length ends an episode", by="turns"
         ),
-        "vllm_importance_sampling_correction": NoEffect(_VLLM),
-        "vllm_importance_sampling_mode": NoEffect(_VLLM),
-        "vllm_importance_sampling_clip_max": NoEffect(_VLLM),
-        "vllm_importance_sampling_clip_min": NoEffect(_VLLM),
-        "vllm_importance_sampling_cap": NoEffect(_VLLM),
+        "vllm_importance_sampling_correction": NoEffect(_ONE_SAMPLER),
+        "vllm_importance_sampling_mode": NoEffect(_ONE_SAMPLER),
+        "vllm_importance_sampling_clip_max": Honored((), f"checked with `use_vllm`: {_ONE_SAMPLER}, which must be within", by="vllm"),
+        "vllm_importance_sampling_clip_min": Honored((), f"checked with `use_vllm`: {_ONE_SAMPLER}, which must be within", by="vllm"),
+        "vllm_importance_sampling_cap": Honored((), "the older name of `vllm_importance_sampling_clip_max`", by="vllm"),
         "off_policy_mask_threshold": same("off_policy_mask_threshold"),
         "use_bias_correction_kl": same("kl_bias_correction"),
         "log_completions_hub_repo": Refused(_NO_UPLOAD, "Read the completions from `rollouts.sqlite` in the run directory."),

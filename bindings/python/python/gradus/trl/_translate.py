@@ -254,7 +254,34 @@ def _output(trainer: TrainerArguments) -> Keys:
 # --- the optimizer
 
 
-_SCHEDULES: Final = {"linear": "linear", "cosine": "cosine", "constant": "constant", "constant_with_warmup": "constant"}
+_SCHEDULES: Final[Mapping[str, Mapping[str, str]]] = {
+    "linear": {},
+    "cosine": {"num_cycles": "num_cycles"},
+    "constant": {},
+    "constant_with_warmup": {},
+    "cosine_with_min_lr": {"min_lr": "min_lr", "min_lr_rate": "min_lr_ratio", "num_cycles": "num_cycles"},
+    "cosine_warmup_with_min_lr": {
+        "min_lr": "min_lr",
+        "min_lr_rate": "min_lr_ratio",
+        "num_cycles": "num_cycles",
+        "warmup_lr_rate": "warmup_lr_ratio",
+    },
+    "cosine_with_restarts": {"num_cycles": "num_cycles"},
+    "polynomial": {"power": "power", "lr_end": "lr_end"},
+    "inverse_sqrt": {"timescale": "timescale"},
+    "warmup_stable_decay": {
+        "num_decay_steps": "decay_steps",
+        "num_stable_steps": "stable_steps",
+        "warmup_type": "warmup_type",
+        "decay_type": "decay_type",
+        "min_lr_ratio": "min_lr_ratio",
+        "num_cycles": "num_cycles",
+    },
+}
+"""The schedules, and their settings with the keys of gradus."""
+
+_COUNTS_OF_STEPS: Final = ("timescale", "num_decay_steps", "num_stable_steps")
+"""Settings that count optimizer steps."""
 
 
 def _schedule(trainer: TrainerArguments) -> Keys:
@@ -268,13 +295,50 @@ def _schedule(trainer: TrainerArguments) -> Keys:
         warmup = 0
     elif warmup >= 1:
         warmup = max(1.0, warmup / _per_iteration(trainer))
-    return {"lr_schedule": _SCHEDULES[name], "warmup_steps": int(warmup) if warmup == int(warmup) else warmup}
+    return {"lr_schedule": _shape(trainer, name), "warmup_steps": int(warmup) if warmup == int(warmup) else warmup}
 
 
-_ADAMW: Final = ("adamw_torch", "adamw_torch_fused", "adamw_torch_xla", "adamw_torch_npu_fused", "adamw_apex_fused")
+def _shape(trainer: TrainerArguments, name: str) -> str | Keys:
+    """Returns the schedule called `name`: a name, or a name with its settings."""
+    if name in ("constant", "constant_with_warmup"):
+        # transformers reads no settings for them.
+        return "constant"
+    given = trainer.args.lr_scheduler_kwargs or {}
+    if not isinstance(given, Mapping):
+        raise error(f"`{trainer.config}(lr_scheduler_kwargs=...)` is {shown(given)}, but a dict, or JSON of one, is expected.")
+    known, settings = _SCHEDULES[name], Keys()
+    for theirs, value in given.items():
+        if theirs not in known:
+            accepted = f"has the settings {_listed(known)}" if known else "has no settings"
+            raise error(
+                f"`{trainer.config}(lr_scheduler_kwargs=...)` has {shown(theirs)}, but the schedule `{name}` {accepted}. Leave it out."
+            )
+        if value is not None:
+            settings[known[theirs]] = _in_iterations(trainer, value) if theirs in _COUNTS_OF_STEPS else value
+    if not settings:
+        return name
+    # In gradus, only the cosine with a lowest learning rate has a number of waves.
+    return {"cosine_with_min_lr": {"min_lr_ratio": 0.0, **settings}} if name == "cosine" else {name: settings}
 
-# Two names of the same bitsandbytes optimizer.
-_ADAMW_INT8: Final = ("adamw_bnb_8bit", "adamw_8bit")
+
+def _in_iterations(trainer: TrainerArguments, steps: Any) -> Any:
+    """Converts a number of optimizer steps to steps of gradus. gradus refuses a value that is no number."""
+    each = _per_iteration(trainer)
+    return steps if each == 1 or not isinstance(steps, (int, float)) or steps <= 0 else max(1, round(steps / each))
+
+
+_ADAMW: Final = (
+    "adamw_torch",
+    "adamw_torch_fused",
+    "adamw_torch_xla",
+    "adamw_torch_npu_fused",
+    "adamw_apex_fused",
+    "paged_adamw",
+    "paged_adamw_32bit",
+)
+
+# Names of one bitsandbytes optimizer. `paged` decides only where its moments are stored.
+_ADAMW_INT8: Final = ("adamw_bnb_8bit", "adamw_8bit", "paged_adamw_8bit")
 
 
 def _optimizer(trainer: TrainerArguments) -> Keys:
@@ -299,7 +363,15 @@ def _precision(trainer: TrainerArguments) -> Keys:
     return {"compute": "f32" if trainer.args.bf16 is False else "bf16"}
 
 
-_PLACES: Final = ("attn_implementation", "device_map", "low_cpu_mem_usage", "use_cache", "use_kernels", "use_safetensors")
+_PLACES: Final = (
+    "attn_implementation",
+    "device_map",
+    "low_cpu_mem_usage",
+    "trust_remote_code",
+    "use_cache",
+    "use_kernels",
+    "use_safetensors",
+)
 
 
 def _model_init(trainer: TrainerArguments) -> Keys:
@@ -315,7 +387,7 @@ def _model_init(trainer: TrainerArguments) -> Keys:
                 raise error(
                     f"`model_init_kwargs` has `{name}={word}`, but gradus computes in float32 and bfloat16. Choose one of them."
                 )
-        elif not (name == "revision" and value == "main") and not (name == "trust_remote_code" and value is False):
+        elif not (name == "revision" and value == "main"):
             raise error(
                 f"`model_init_kwargs` has `{name}={shown(value)}`, which gradus does not accept. Leave it out; for another "
                 "revision or another folder, download the model and pass its directory."
@@ -427,6 +499,10 @@ def _evaluation(trainer: TrainerArguments) -> Keys:
         name = "eval_steps" if args.eval_steps else "logging_steps"
         every = _interval(trainer, name, args.eval_steps or args.logging_steps)
     found: Keys = {"eval_steps": every, "eval_fraction": 0.0, "max_eval_rows": ALL}
+    if every > 0 and args.eval_delay > 0:
+        # transformers compares it with the epochs or the optimizer steps that are done.
+        epochs_or_steps = math.ceil(args.eval_delay / (1 if strategy == "epoch" else _per_iteration(trainer)))
+        found["eval_delay"] = epochs_or_steps * (every if strategy == "epoch" else 1)
     if isinstance(args, (GRPOConfig, RLOOConfig)):
         found["evaluation_samples"] = args.num_generations_eval or args.num_generations
     return found
@@ -644,6 +720,25 @@ def _sampling(trainer: TrainerArguments) -> Keys:
     return {_SAMPLING[name]: value for name, value in asks.items() if value is not None and value != _OFF.get(name)}
 
 
+def _vllm(trainer: TrainerArguments) -> Keys:
+    """Checks that vLLM's correction would leave a ratio of 1 as it is."""
+    args = trainer.args
+    assert isinstance(args, GRPOConfig)
+    if not (args.use_vllm and args.vllm_importance_sampling_correction):
+        return {}
+    capped = args.vllm_importance_sampling_cap is not None
+    most = "vllm_importance_sampling_cap" if capped else "vllm_importance_sampling_clip_max"
+    least = "vllm_importance_sampling_clip_min"
+    high, low = getattr(args, most), getattr(args, least)
+    for name, excludes in ((most, high is not None and high < 1), (least, low is not None and low > 1)):
+        if excludes:
+            raise error(
+                f"`{trainer.config}({name}=...)` is {shown(getattr(args, name))}, but the sampler of gradus has the probabilities of the "
+                "trained model: the ratio is 1, which this bound excludes. Leave it out."
+            )
+    return {}
+
+
 def _quantization(trainer: TrainerArguments) -> Keys:
     inner = (getattr(trainer.args, "model_init_kwargs", None) or {}).get("quantization_config")
     return quantized_weights(trainer.arguments.get("quantization_config") or inner, trainer.arguments.get("peft_config") is not None)
@@ -704,6 +799,7 @@ _CONVERSIONS: Final[Mapping[str, Callable[[TrainerArguments], Keys]]] = {
     "template": _template,
     "trackers": _trackers,
     "turns": _turns,
+    "vllm": _vllm,
 }
 
 

@@ -110,6 +110,9 @@ fn schedule(from: &Original, to: &mut YamlBuilder) {
     if from.text(NAMES.schedule).is_none() {
         to.set("train.lr_schedule", SCHEDULE);
     }
+    if from.text(NAMES.schedule).is_none_or(|name| name == SCHEDULE) {
+        cosine(from, to);
+    }
     // `constant_with_warmup` is `constant` here, but it has a warm-up.
     let is_constant = from.text(NAMES.schedule).as_deref() == Some("constant");
     if is_constant || ["warmup_steps", "warmup_ratio"].into_iter().any(|key| from.number(key).is_some()) {
@@ -133,6 +136,25 @@ fn schedule(from: &Original, to: &mut YamlBuilder) {
                 ),
             );
         }
+    }
+}
+
+/// Converts axolotl's own variants of a cosine, which replace that of transformers.
+fn cosine(from: &Original, to: &mut YamlBuilder) {
+    let above_zero = |key: &str| from.number(key).filter(|ratio| *ratio > 0.0);
+    let (lowest, constant) = (above_zero("cosine_min_lr_ratio"), above_zero("cosine_constant_lr_ratio"));
+    if from.flag("lr_quadratic_warmup") == Some(true) {
+        from.note("lr_quadratic_warmup", "gradus has no quadratic warm-up: the warm-up is linear");
+        return;
+    }
+    let Some(lowest) = lowest else { return };
+    to.set("train.lr_schedule", json!({ "cosine_with_min_lr": { "min_lr_ratio": lowest } }));
+    if constant.is_some() {
+        from.note(
+            "cosine_constant_lr_ratio",
+            "in axolotl, the learning rate is lowest after this share of all steps; gradus has no such schedule, and the cosine \
+             ends with the run",
+        );
     }
 }
 
@@ -263,6 +285,8 @@ fn grpo(from: &Original, to: &mut YamlBuilder, rl: &str) {
         "the rewards are Python functions: write `reward`, or pass them to `gradus.grpo(reward=…)` in Python",
     );
     from.see_all("trl.reward_funcs");
+    shared::vllm(from, "trl.");
+    from.see_all("vllm");
     from.note(
         "micro_batch_size",
         "Axolotl counts the completions of a batch, gradus the prompts: check `train.batch_size`",

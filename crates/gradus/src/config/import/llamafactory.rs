@@ -65,7 +65,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
         Some(8) => to.set("train.frozen_weights", "int8"),
         Some(bits) => from.note("quantization_bit", format!("{bits} bits have no equivalent: left out")),
     }
-    for key in ["quantization_method", "stage", "trust_remote_code"] {
+    for key in ["quantization_method", "stage"] {
         from.see_all(key);
     }
     template(from, &mut to);

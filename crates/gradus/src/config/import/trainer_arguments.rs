@@ -1,8 +1,8 @@
 //! The keys of transformers' `TrainingArguments`, which the files of TRL, LLaMA-Factory, RL4LMs and, under other names, axolotl share.
 
-use serde_json::{Value as Json, json};
+use serde_json::{Map, Value as Json, json};
 
-use super::{Original, YamlBuilder};
+use super::{Original, YamlBuilder, unquoted};
 
 /// A tool's names for keys, and its defaults.
 pub(super) struct Names {
@@ -74,8 +74,63 @@ const WITHOUT_EFFECT: &[&str] = &[
     "sdp_attention",
     "tf32",
     "tokenized_dataset",
+    "trust_remote_code",
     "use_liger_kernel",
     "xformers_attention",
+];
+
+/// Keys of TRL that concern vLLM. gradus samples completions itself, so none of them changes a result.
+const OF_VLLM: &[&str] = &[
+    "use_vllm",
+    "vllm_enable_sleep_mode",
+    "vllm_gpu_memory_utilization",
+    "vllm_group_port",
+    "vllm_importance_sampling_cap",
+    "vllm_importance_sampling_clip_max",
+    "vllm_importance_sampling_clip_min",
+    "vllm_importance_sampling_correction",
+    "vllm_importance_sampling_mode",
+    "vllm_max_model_length",
+    "vllm_mode",
+    "vllm_model_impl",
+    "vllm_server_base_url",
+    "vllm_server_host",
+    "vllm_server_port",
+    "vllm_server_timeout",
+    "vllm_tensor_parallel_size",
+];
+
+/// A setting of a schedule in transformers, and its key here.
+type Setting = (&'static str, &'static str);
+
+/// Schedules of transformers with the same name here, and their settings.
+const SCHEDULES: &[(&str, &[Setting])] = &[
+    ("linear", &[]),
+    ("cosine", &[("num_cycles", "num_cycles")]),
+    ("cosine_with_min_lr", &[("min_lr", "min_lr"), ("min_lr_rate", "min_lr_ratio"), ("num_cycles", "num_cycles")]),
+    (
+        "cosine_warmup_with_min_lr",
+        &[
+            ("min_lr", "min_lr"),
+            ("min_lr_rate", "min_lr_ratio"),
+            ("num_cycles", "num_cycles"),
+            ("warmup_lr_rate", "warmup_lr_ratio"),
+        ],
+    ),
+    ("cosine_with_restarts", &[("num_cycles", "num_cycles")]),
+    ("polynomial", &[("power", "power"), ("lr_end", "lr_end")]),
+    ("inverse_sqrt", &[("timescale", "timescale")]),
+    (
+        "warmup_stable_decay",
+        &[
+            ("num_decay_steps", "decay_steps"),
+            ("num_stable_steps", "stable_steps"),
+            ("warmup_type", "warmup_type"),
+            ("decay_type", "decay_type"),
+            ("min_lr_ratio", "min_lr_ratio"),
+            ("num_cycles", "num_cycles"),
+        ],
+    ),
 ];
 
 /// Flags that change which rows share a step, and what gradus does instead.
@@ -161,16 +216,18 @@ pub(super) fn unclipped(from: &Original, to: &mut YamlBuilder) {
     }
 }
 
-/// Converts the learning rate schedule and its warm-up.
+/// Converts the learning rate schedule with its settings, and its warm-up.
 pub(super) fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
     let above_zero = |key: &str| from.number(&names.path(key)).filter(|warmup| *warmup > 0.0);
     let (steps, share) = (above_zero("warmup_steps"), above_zero("warmup_ratio"));
     let warmup = steps.or(share);
     to.set_some("train.warmup_steps", warmup);
     let key = names.path(names.schedule);
-    match from.text(&key).as_deref() {
-        None => {}
-        Some(name @ ("linear" | "cosine")) => to.set("train.lr_schedule", name),
+    let name = from.text(&key);
+    let place = names.path("lr_scheduler_kwargs");
+    let settings = mapping(from, &place);
+    match name.as_deref() {
+        // transformers reads no settings for either of them.
         Some(name @ "constant") => {
             to.set("train.lr_schedule", name);
             if warmup.is_some() {
@@ -183,26 +240,87 @@ pub(super) fn schedule(from: &Original, to: &mut YamlBuilder, names: &Names) {
             }
         }
         Some("constant_with_warmup") => to.set("train.lr_schedule", "constant"),
-        Some(other) => from.note(
-            &key,
-            format!("the schedule `{other}` has no equivalent: `train.lr_schedule` keeps its default, `linear`"),
-        ),
+        Some(name) => match SCHEDULES.iter().find(|(known, _)| *known == name) {
+            Some((_, known)) => to.set("train.lr_schedule", shape(from, name, known, &place, settings)),
+            None => from.note(
+                &key,
+                format!("the schedule `{name}` has no equivalent: `train.lr_schedule` keeps its default, `linear`"),
+            ),
+        },
+        None if settings.is_empty() => {}
+        None => from.note(&place, format!("`{place}` is given without `{key}`: left out")),
+    }
+}
+
+/// Returns a schedule as a name, or as a name with its settings. `place` is the path of the settings.
+fn shape(from: &Original, name: &str, known: &[Setting], place: &str, settings: Map<String, Json>) -> Json {
+    let mut keys = Map::new();
+    for (theirs, value) in settings {
+        match known.iter().find(|(known, _)| *known == theirs) {
+            Some(_) if value.is_null() => {}
+            Some((_, ours)) => {
+                keys.insert((*ours).to_owned(), unquoted(value));
+            }
+            None => from.note(place, format!("the schedule `{name}` has no setting `{theirs}`: left out")),
+        }
+    }
+    if keys.is_empty() {
+        return name.into();
+    }
+    if name == "cosine" {
+        // Here, only the cosine with a lowest learning rate has a number of waves.
+        keys.insert("min_lr_ratio".into(), json!(0));
+        return json!({ "cosine_with_min_lr": keys });
+    }
+    json!({ name: keys })
+}
+
+/// Returns the mapping at `path`, which may also be written as JSON. Empty if there is none.
+fn mapping(from: &Original, path: &str) -> Map<String, Json> {
+    let parsed = match from.json(path) {
+        None => return Map::new(),
+        Some(Json::String(text)) => serde_json::from_str(&text).unwrap_or_default(),
+        Some(value) => value,
+    };
+    match parsed {
+        Json::Object(settings) => settings,
+        _ => {
+            from.reject(path, format!("`{path}` is not a mapping, but a mapping is needed"));
+            Map::new()
+        }
+    }
+}
+
+/// Marks the keys of vLLM as read, which are below `section`. Notes bounds that would change TRL's loss.
+pub(super) fn vllm(from: &Original, section: &str) {
+    OF_VLLM.iter().for_each(|key| from.see_all(&format!("{section}{key}")));
+    if from.flag(&format!("{section}use_vllm")) != Some(true) {
+        return;
+    }
+    let bounds: [(&str, fn(f64) -> bool); 3] = [
+        ("vllm_importance_sampling_cap", |most| most < 1.0),
+        ("vllm_importance_sampling_clip_max", |most| most < 1.0),
+        ("vllm_importance_sampling_clip_min", |least| least > 1.0),
+    ];
+    for (key, excludes) in bounds {
+        let path = format!("{section}{key}");
+        if from.number(&path).is_some_and(excludes) {
+            from.note(
+                &path,
+                "the sampler of gradus has the probabilities of the trained model, so the ratio is 1: left out",
+            );
+        }
     }
 }
 
 fn optimizer(from: &Original, to: &mut YamlBuilder, names: &Names) {
     let key = names.optimizer;
     match from.text(key).as_deref() {
-        None | Some("adamw" | "adamw_torch" | "adamw_torch_fused" | "adamw_hf") => {}
+        // Paging decides only where moments are stored.
+        None
+        | Some("adamw" | "adamw_torch" | "adamw_torch_fused" | "adamw_hf" | "paged_adamw" | "paged_adamw_32bit") => {}
         Some("rmsprop") => to.set("train.optimizer", "rmsprop"),
-        Some("adamw_bnb_8bit" | "adamw_8bit") => to.set("train.moments", "int8"),
-        Some(name @ "paged_adamw_8bit") => {
-            from.note(
-                key,
-                format!("`{name}` becomes `adamw` with `train.moments: int8`, which stay where the weights are"),
-            );
-            to.set("train.moments", "int8");
-        }
+        Some("adamw_bnb_8bit" | "adamw_8bit" | "paged_adamw_8bit") => to.set("train.moments", "int8"),
         Some(name) if name.contains("adamw") => {
             from.note(key, format!("`{name}` becomes `adamw` with moments in f32"));
         }
@@ -247,6 +365,15 @@ fn intervals(from: &Original, to: &mut YamlBuilder) {
         }
         None if steps.is_some() => to.set_some("train.eval_steps", steps),
         _ => to.set("train.eval_steps", -1),
+    }
+    let evaluates = to.0.pointer("/train/eval_steps").and_then(Json::as_i64);
+    match evaluates {
+        Some(-1) => from.see_all("eval_delay"),
+        Some(_) => {
+            let delay = from.number("eval_delay").filter(|delay| *delay > 0.0);
+            to.set_some("train.eval_delay", delay.map(|delay| delay.ceil() as u64));
+        }
+        None => {}
     }
     from.see_all("load_best_model_at_end");
     if let Some(metric) = from.text("metric_for_best_model") {

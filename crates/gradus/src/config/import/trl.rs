@@ -389,6 +389,7 @@ fn online(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> Result<
     if repeats > 1 {
         intervals(from, to, repeats);
     }
+    shared::vllm(from, "");
     rewards(from, to);
     Ok(())
 }
@@ -413,7 +414,7 @@ fn adaptive_entropy(from: &Original, to: &mut YamlBuilder) {
     }
 }
 
-/// Divides intervals and warm-up by the optimizer steps of an iteration, with the rounding of `gradus.trl`.
+/// Divides intervals, warm-up and steps of a schedule by the optimizer steps of an iteration, with the rounding of `gradus.trl`.
 fn intervals(from: &Original, to: &mut YamlBuilder, repeats: usize) {
     let note = |key: &str, steps: &dyn std::fmt::Display| {
         from.note(
@@ -432,6 +433,12 @@ fn intervals(from: &Original, to: &mut YamlBuilder, repeats: usize) {
             note(key, &steps);
         }
     }
+    let key = "eval_delay";
+    if let Some(theirs) = to.0.pointer("/train/eval_delay").and_then(Json::as_u64) {
+        let steps = theirs.div_ceil(repeats as u64);
+        to.set("train.eval_delay", steps);
+        note(key, &steps);
+    }
     let key = "warmup_steps";
     // Below 1, it is a share of all steps.
     let theirs = to.0.pointer("/train/warmup_steps").and_then(Json::as_f64).unwrap_or(0.0);
@@ -439,6 +446,21 @@ fn intervals(from: &Original, to: &mut YamlBuilder, repeats: usize) {
         let steps = (theirs / repeats as f64).max(1.0);
         to.set(&format!("train.{key}"), steps);
         note(key, &steps);
+    }
+    for key in ["inverse_sqrt.timescale", "warmup_stable_decay.decay_steps", "warmup_stable_decay.stable_steps"] {
+        let path = format!("train.lr_schedule.{key}");
+        let theirs = to.0.pointer(&format!("/{}", path.replace('.', "/"))).and_then(Json::as_f64).unwrap_or(0.0);
+        if theirs >= 1.0 {
+            let steps = ((theirs / repeats as f64).round_ties_even() as u64).max(1);
+            to.set(&path, steps);
+            from.note(
+                "lr_scheduler_kwargs",
+                format!(
+                    "TRL counts optimizer steps in `lr_scheduler_kwargs`; a step of gradus samples and takes {repeats} of them: \
+                     `{path}` is {steps}"
+                ),
+            );
+        }
     }
 }
 
