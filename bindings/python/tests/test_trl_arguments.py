@@ -344,6 +344,8 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("KTO", {"train_sampling_strategy": "random"}, {}, {"shuffle": True}),
     ("SFT", {"model_init_kwargs": {"dtype": "bfloat16", "attn_implementation": "sdpa"}, "bf16": False}, {}, {}),
     ("SFT", {"label_smoothing_factor": 0.1}, {}, {"label_smoothing": 0.1}),
+    ("SFT", {"neftune_noise_alpha": 5.0}, {}, {"neftune_noise_alpha": 5.0}),
+    ("DPO", {"neftune_noise_alpha": 5.0}, {}, {"neftune_noise_alpha": 5.0}),
     ("SFT", {"dataset_text_field": "body"}, {}, {"text_column": "body"}),
     ("SFT", {"max_length": None}, {}, {"max_length": 1_000_000_000}),
     ("SFT", {"packing": True, "packing_strategy": "wrapped", "eval_packing": True}, {}, {"packing": True}),

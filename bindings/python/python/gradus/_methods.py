@@ -260,6 +260,10 @@ class SharedKeys(TypedDict, total=False):
     for the updates of online methods except trpo. Completions are sampled and scored without dropout. The ratios of
     ppo, nlpo and a2c compare with logprobs without dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios
     of grpo and rloo compare with logprobs with dropout (TRL). Default false."""
+    neftune_noise_alpha: float
+    """Add uniform noise to the embeddings of a step (NEFTune, Jain et al. 2023). The noise of a row with L tokens is at
+    most this value divided by √(L·D), where D is the width of the embeddings. For sft, dpo, orpo, cpo and simpo, with
+    models that have no encoder. Evaluations, completions and the reference have no noise. Default 0: no noise (TRL)."""
     seed: int
     """Seed of every random stream. Default 42 (TRL)."""
     device: Name

@@ -29,6 +29,7 @@ pub mod gpt2;
 mod hub_model;
 mod layers;
 mod lora;
+mod noise;
 mod packed;
 mod parameters;
 mod pickle;
@@ -62,6 +63,7 @@ pub use gradus_kernels::{Precision, Quantization, WeightFormat, logits_held, lon
 pub use hub_model::{model_of, resolve};
 pub use layers::select_rows;
 pub use layers::{Embedding, Head, LayerNorm, Layers, Linear, Linears, RmsNorm};
+pub use noise::EmbeddingNoise;
 pub use packed::Packed;
 pub use parameters::{NamedMapper, NamedVisitor, map_named, named_tensors, visit_named};
 pub use parameters::{SharedTensor, shared_tensors};

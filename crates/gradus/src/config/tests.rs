@@ -296,6 +296,28 @@ fn dropout_is_for_methods_without_a_reference() {
 }
 
 #[test]
+fn noise_is_for_methods_on_given_texts() {
+    check(
+        "method: {kto: {}}\ntrain: {neftune_noise_alpha: 5}\n",
+        &[
+            "4:9+19 `train.neftune_noise_alpha` is 5, but kto trains without noise on embeddings (leave it out; it is for `sft`, \
+             `dpo`, `orpo`, `cpo` and `simpo`)",
+        ],
+    );
+    check(
+        "method: {sft: {}}\ntrain: {neftune_noise_alpha: -5}\n",
+        &["4:9+19 `train.neftune_noise_alpha` is -5, but must be at least 0"],
+    );
+    check(
+        "method: {dpo: {loss_type: aot}}\ntrain: {neftune_noise_alpha: 5}\n",
+        &[
+            "4:9+19 3:16+9 `train.neftune_noise_alpha` is 5, but `loss_type: aot` sorts the pairs of a step by log-probabilities \
+             without noise (leave out the noise, or use a loss that does not sort, such as `sigmoid`)",
+        ],
+    );
+}
+
+#[test]
 fn misspelt_keys() {
     check(
         "method: {ppo: {clip_ragne: 0.3}}\nreward: {model: rm}\n",

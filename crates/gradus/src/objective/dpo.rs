@@ -70,8 +70,13 @@ impl Method for DpoConfig {
         Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), lifetime)
     }
 
-    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         rules::check(problems, self);
+        rules::check_noise(problems, self, train);
+    }
+
+    fn adds_noise(&self) -> bool {
+        true
     }
 }
 

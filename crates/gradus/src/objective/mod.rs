@@ -26,7 +26,7 @@ use crate::batches::MicroBatch;
 use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::method::Method;
-use crate::model::{CausalLm, DropoutStream, Rows, TrainingInfo};
+use crate::model::{CausalLm, DropoutStream, EmbeddingNoise, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::progress::Progress;
 use crate::ranks::Ranks;
@@ -122,6 +122,8 @@ pub struct LossContext {
     /// Random stream of the dropout masks; without it nothing is dropped. Objectives that compare logprobs of one text
     /// under several models ignore it.
     pub dropout: Option<DropoutStream>,
+    /// Noise on the policy's embeddings, from the first row of the pass on; without it there is none.
+    pub noise: Option<EmbeddingNoise>,
 }
 
 /// Objective of a method trained on fixed examples: supervised fine-tuning, reward models, DPO.
@@ -238,7 +240,7 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     passes: MicroBatch,
     progress: &dyn Progress,
 ) -> Result<Stats> {
-    let context = LossContext { totals: totals(objective, examples), dropout: None };
+    let context = LossContext { totals: totals(objective, examples), dropout: None, noise: None };
     let with_context = objective.with_batch_context(model, examples, passes, progress)?;
     let examples = with_context.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();

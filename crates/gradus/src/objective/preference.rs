@@ -134,7 +134,8 @@ impl<L: PairLoss> Objective for PreferenceObjective<L> {
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let rows = Rows::Pairs(pairs.iter().map(|&pair| L::sequences(pair.borrow())).collect());
-        let batch = model.batch(&rows).dropping(context.dropout.filter(|_| L::DROPS_OUT));
+        let masks = context.dropout.filter(|_| L::DROPS_OUT);
+        let batch = model.batch_with_noise(&rows, context.noise).dropping(masks);
         if batch.targets().is_empty() {
             return None;
         }

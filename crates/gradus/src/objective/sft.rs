@@ -103,6 +103,10 @@ impl Method for SftConfig {
     fn drops_out(&self) -> bool {
         true
     }
+
+    fn adds_noise(&self) -> bool {
+        true
+    }
 }
 
 impl OfflineMethod for SftConfig {
@@ -191,7 +195,7 @@ impl Objective for Sft {
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let rows = Rows::Alone(rows.iter().map(|row| sequence(row)).collect());
-        let batch = model.batch(&rows).dropping(context.dropout);
+        let batch = model.batch_with_noise(&rows, context.noise).dropping(context.dropout);
         if batch.targets().is_empty() {
             return None;
         }

@@ -155,6 +155,10 @@ pub struct TrainConfig {
     /// dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo compare with logprobs with dropout (TRL).
     /// Default false.
     pub dropout: bool,
+    /// Add uniform noise to the embeddings of a step (NEFTune, Jain et al. 2023). The noise of a row with L tokens is at most this value
+    /// divided by √(L·D), where D is the width of the embeddings. For sft, dpo, orpo, cpo and simpo, with models that have no encoder.
+    /// Evaluations, completions and the reference have no noise. Default 0: no noise (TRL).
+    pub neftune_noise_alpha: f64,
     /// Seed of every random stream. Default 42 (TRL).
     pub seed: u64,
     /// Device for all computations: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so on;
@@ -249,6 +253,7 @@ impl Default for TrainConfig {
             shuffle: true,
             priority_scale: None,
             dropout: false,
+            neftune_noise_alpha: 0.0,
             seed: 42,
             device: "cpu".into(),
             compute: Precision::F32,
@@ -279,6 +284,11 @@ impl TrainConfig {
     /// Limits on the size of a forward pass.
     pub fn passes(&self) -> MicroBatch {
         MicroBatch::new(self.micro_batch_tokens, self.micro_batch_size)
+    }
+
+    /// Scale of the noise on embeddings in training; `None` for no noise.
+    pub fn noise_alpha(&self) -> Option<f64> {
+        (self.neftune_noise_alpha != 0.0).then_some(self.neftune_noise_alpha)
     }
 
     /// Parses `column` into (name in the file, name in gradus).

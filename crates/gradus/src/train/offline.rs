@@ -14,7 +14,7 @@ use crate::batches::Order;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
-use crate::model::DropoutStream;
+use crate::model::{DropoutStream, EmbeddingNoise};
 use crate::objective::{LossContext, Objective, Readings, StepId, totals};
 use crate::progress::Progress;
 use crate::settings::{Settings, StepSettings};
@@ -89,7 +89,7 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
 
     fn try_longest(&mut self, recorder: &mut Recorder<'_>) {
         let Offline { objective, examples, order, settings, .. } = self.task;
-        longest::offline(*objective, examples, order.batch_size, settings.passes, self.learner, recorder);
+        longest::offline(*objective, examples, order.batch_size, settings, self.learner, recorder);
     }
 
     fn step(&mut self, step: usize, recorder: &mut Recorder<'_>) -> Result<StepReport> {
@@ -209,6 +209,7 @@ pub fn optimize<O: Objective>(
     let with_context = objective.with_batch_context(learner.module(), &batch, settings.passes, progress)?;
     let batch: Vec<&O::Example> = with_context.as_ref().map_or(batch, |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
+    let noise = settings.noise_alpha.map(|alpha| EmbeddingNoise::new(alpha, settings.seed, step));
     let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths));
     let of_lane = |lane: usize| -> Result<(f64, Stats), LaneHalt> {
         let (mut readings, mut shares) = (Readings::default(), Vec::new());
@@ -216,7 +217,8 @@ pub fn optimize<O: Objective>(
         for (index, pass) in passes[lane].clone() {
             progress.advance("accumulated", pass.start, batch.len()).map_err(|_| LaneHalt::Interrupted)?;
             let masks = DropoutStream::new(settings.seed, step, index as u64);
-            let context = LossContext { totals, dropout: Some(masks) };
+            let noise = noise.map(|noise| noise.from_row(pass.start));
+            let context = LossContext { totals, dropout: Some(masks), noise };
             if last == Some(index) {
                 learner.begin_last_pass(lane, lanes);
             }

@@ -130,7 +130,7 @@ COMMON: Mapping[str, Treatment] = {
     "use_liger_kernel": NoEffect(_NO_COMPILER),
     "liger_kernel_config": NoEffect(_NO_COMPILER),
     "use_cache": NoEffect("gradus keeps keys and values when it samples and drops them when it trains"),
-    "neftune_noise_alpha": Refused("gradus adds no noise to embeddings", "Leave it out."),
+    "neftune_noise_alpha": Refused("this method trains without noise on embeddings", "Leave it out.", (0.0,)),
     "torch_empty_cache_steps": NoEffect(_GRADIENTS),
     "auto_find_batch_size": Refused(
         "gradus reports before the first step whether a run fits into memory",
@@ -261,6 +261,13 @@ _OFFLINE: Mapping[str, Treatment] = {
 }
 _ROUTER: Mapping[str, Treatment] = {
     "router_aux_loss_coef": Refused("gradus has no mixture-of-experts models", "Leave it out."),
+}
+_NOISE: Mapping[str, Treatment] = {
+    "neftune_noise_alpha": same(
+        "neftune_noise_alpha",
+        "the noise of a row depends on its own length, not on the padded length of its batch; the reference has none; models with an "
+        "encoder are refused, because TRL's noise does not reach them",
+    ),
 }
 _DROPOUT: Mapping[str, Treatment] = {
     "disable_dropout": Honored(("dropout",), "without it, dropout works as in the configuration of the model", by="dropout"),
@@ -404,6 +411,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
     "SFTConfig": {
         **_OFFLINE,
         **_ROUTER,
+        **_NOISE,
         **_CUT,
         **_TRUNCATION,
         **_PAD_TOKEN,
@@ -428,6 +436,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
     "DPOConfig": {
         **_OFFLINE,
         **_ROUTER,
+        **_NOISE,
         **_CUT,
         **_TRUNCATION,
         **_PAD_TOKEN,

@@ -112,6 +112,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     data(from, &mut to)?;
     length(from, &mut to, command);
     shared::unclipped(from, &mut to);
+    shared::noise(from, &mut to, "neftune_noise_alpha", command.name());
     let drops = dropout(from, &mut to, command);
     order(from, &mut to, command);
     for (theirs, ours) in command.keys() {
