@@ -370,6 +370,28 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         {},
         {"f_divergence_type": "alpha_divergence", "f_alpha_divergence_coef": 0.7},
     ),
+    (
+        "DPO",
+        {"sync_ref_model": True, "ref_model_mixup_alpha": 0.5, "ref_model_sync_steps": 64},
+        {},
+        {"sync_ref_model": True, "ref_model_mixup_alpha": 0.5, "ref_model_sync_steps": 64},
+    ),
+    ("DPO", {"ref_model_mixup_alpha": 0.5, "ref_model_sync_steps": 64}, {}, {}),
+    ("KTO", {"sync_ref_model": True}, {}, {"sync_ref_model": True, "ref_model_mixup_alpha": 0.6, "ref_model_sync_steps": 512}),
+    # An iteration has two optimizer steps.
+    (
+        "GRPO",
+        {"sync_ref_model": True, "num_iterations": 2},
+        {},
+        {
+            "sync_ref_model": True,
+            "ref_model_mixup_alpha": 0.6,
+            "ref_model_sync_steps": 256,
+            "update_epochs": 2,
+            "logging_steps": 5,
+            "save_steps": 250,
+        },
+    ),
     ("DPO", {"use_weighting": True, "discopop_tau": 0.1}, {}, {"use_weighting": True, "discopop_tau": 0.1}),
     ("DPO", {}, {"ref_model": "some/reference"}, {"reference_model": "some/reference"}),
     ("KTO", {"loss_type": "apo_zero_unpaired", "beta": 0.2}, {}, {"loss_type": "apo_zero_unpaired", "beta": 0.2}),

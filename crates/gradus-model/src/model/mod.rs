@@ -36,6 +36,7 @@ mod pickle;
 mod position_budget;
 mod quantized;
 mod ranker;
+mod reference;
 mod reward_model;
 mod rope;
 mod save;
@@ -69,6 +70,7 @@ pub use parameters::{NamedMapper, NamedVisitor, map_named, named_tensors, visit_
 pub use parameters::{SharedTensor, shared_tensors};
 pub use position_budget::PositionBudget;
 pub use ranker::Ranker;
+pub use reference::{REFERENCE_DIR, Reference, ReferenceSync};
 pub use reward_model::RewardModel;
 pub use save::{save_causal, save_classifier, save_reward_model};
 pub use scalar_head::{HeadLayers, ScalarHead, TwoLayer};

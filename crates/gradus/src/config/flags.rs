@@ -146,7 +146,10 @@ fn section(key: &str) -> &'static str {
         | "rmsprop_epsilon"
         | "max_grad_norm"
         | "dropout"
-        | "neftune_noise_alpha" => "Optimizer",
+        | "neftune_noise_alpha"
+        | "sync_ref_model"
+        | "ref_model_mixup_alpha"
+        | "ref_model_sync_steps" => "Optimizer",
         "max_length"
         | "max_prompt_length"
         | "prompt_truncation"

@@ -80,6 +80,11 @@ pub trait Method {
         false
     }
 
+    /// Whether each step runs the reference of the method, so that the reference can follow the policy.
+    fn runs_reference(&self) -> bool {
+        false
+    }
+
     /// Whether the loss is a mean over the passes of a step, so that it depends on the split of its rows into passes.
     fn averages_over_passes(&self) -> bool {
         false
@@ -138,6 +143,10 @@ impl<P: Deref<Target: Method>> Method for P {
 
     fn adds_noise(&self) -> bool {
         (**self).adds_noise()
+    }
+
+    fn runs_reference(&self) -> bool {
+        (**self).runs_reference()
     }
 
     fn averages_over_passes(&self) -> bool {

@@ -26,7 +26,7 @@ use crate::batches::MicroBatch;
 use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::method::Method;
-use crate::model::{CausalLm, DropoutStream, EmbeddingNoise, Rows, TrainingInfo};
+use crate::model::{CausalLm, DropoutStream, EmbeddingNoise, Reference, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::progress::Progress;
 use crate::ranks::Ranks;
@@ -76,7 +76,7 @@ pub trait OfflineMethod: Method {
 
     /// Builds the objective. `reference` is given if training still needs it; it may be `None` if its numbers were
     /// precomputed.
-    fn objective(&self, reference: Option<CausalLm>) -> Self::Objective;
+    fn objective(&self, reference: Option<Reference>) -> Self::Objective;
 
     /// Builds an objective that sends requests to a server, if the method uses one: connects to the server and compares
     /// tokenizers. Default: none.

@@ -12,7 +12,7 @@ use crate::batches::MicroBatch;
 use crate::data::{self, Examples, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::method::{Defaults, Method};
-use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
+use crate::model::{Batch, CausalLm, Reference, Rows, Sequence, TokenLogprobs};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -179,7 +179,7 @@ impl<M: Method + PairLoss<Pair = PreferenceExample> + Clone> OfflineMethod for M
         Rows::Pairs(vec![M::sequences(pair)])
     }
 
-    fn objective(&self, _reference: Option<CausalLm>) -> PreferenceObjective<M> {
+    fn objective(&self, _reference: Option<Reference>) -> PreferenceObjective<M> {
         PreferenceObjective(self.clone())
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::loss::reduce::sum;
 use crate::loss::sft;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Counted, Rows, Sequence};
+use crate::model::{CausalLm, Counted, Reference, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::readings::Readings;
 use crate::settings::TrainConfig;
@@ -150,7 +150,7 @@ impl OfflineMethod for SftConfig {
         Rows::Alone(vec![sequence(text)])
     }
 
-    fn objective(&self, _reference: Option<CausalLm>) -> Sft {
+    fn objective(&self, _reference: Option<Reference>) -> Sft {
         Sft::new(self)
     }
 }

@@ -40,7 +40,12 @@ pub struct Offline<'a, O: Objective> {
     pub save: Save<'a, O::Model>,
     /// Samples and scores completions of held-out prompts, if enabled.
     pub complete: Option<Complete<'a, O::Model>>,
+    /// Called after each optimizer step, if something follows the model.
+    pub after_step: Option<AfterStep<'a, O::Model>>,
 }
+
+/// Receives the model (without gradients) after so many steps.
+pub type AfterStep<'a, M> = &'a dyn Fn(&M, usize);
 
 /// Writes a model (without gradients) into a directory.
 pub type Save<'a, M> = &'a dyn Fn(&M, &Path, SaveFor) -> Result<()>;
@@ -99,14 +104,18 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         let of_step = settings.of_step(step);
         let within = recorder.within(step + 1, settings.steps);
         let report = optimize(*objective, self.learner, &batch, of_step, &within);
-        report.map_err(|halt| {
+        let report = report.map_err(|halt| {
             self.learner.discard();
             match halt {
                 Halt::Interrupted => Error::Interrupted,
                 Halt::Failed(error) => error,
                 Halt::Diverged(what) => recorder.diverged(step + 1, what, describe(*objective, &rows, &batch)),
             }
-        })
+        })?;
+        if let Some(after_step) = self.task.after_step {
+            after_step(&self.learner.frozen(), step + 1);
+        }
+        Ok(report)
     }
 
     fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Stats> {

@@ -59,7 +59,6 @@ _UPLOAD = "Upload the model directory yourself: `hf upload NAME DIRECTORY`."
 _LEAVE_OUT = "Leave it out."
 _NO_PADDING = "gradus lays rows end to end and pads nothing"
 _VLLM = "TRL reads it only with `use_vllm=True`, which is refused"
-_REFERENCE_STAYS = "the reference model of gradus does not change during a run"
 _SAMPLER = "gradus has its own sampler"
 _METRIC_FUNCTIONS = "gradus measures by its own metrics and returns no logits to Python"
 
@@ -296,9 +295,14 @@ _TEMPLATE: Mapping[str, Treatment] = {
     "chat_template_path": Honored(("chat_template",), "a Jinja file, or a directory with `chat_template.jinja`", by="template"),
 }
 _SYNC: Mapping[str, Treatment] = {
-    "sync_ref_model": Refused(_REFERENCE_STAYS, "Leave it out, or start a second run from the model of the first."),
-    "ref_model_mixup_alpha": NoEffect("TRL reads it only with `sync_ref_model=True`, which is refused"),
-    "ref_model_sync_steps": NoEffect("TRL reads it only with `sync_ref_model=True`, which is refused"),
+    "sync_ref_model": Honored(
+        ("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),
+        "the reference is held in f32. As in TRL, it is refused with an adapter, with precomputed log-probabilities of the reference, and "
+        "with `beta=0` where completions are sampled; also with KTO's `apo_zero_unpaired`",
+        by="sync",
+    ),
+    "ref_model_mixup_alpha": Honored(("ref_model_mixup_alpha",), "with `sync_ref_model`", by="sync"),
+    "ref_model_sync_steps": Honored(("ref_model_sync_steps",), "with `sync_ref_model`", by="sync"),
 }
 _PRECOMPUTE_BATCH: Mapping[str, Treatment] = {
     "precompute_ref_batch_size": NoEffect("passes choose their own batch size"),
