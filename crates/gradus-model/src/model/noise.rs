@@ -33,7 +33,7 @@ impl EmbeddingNoise {
 
     /// Returns the noise of a pass that begins with row `first` of the step.
     #[must_use]
-    pub fn from_row(self, first: usize) -> Self {
+    pub fn starting_at(self, first: usize) -> Self {
         Self { first, ..self }
     }
 
@@ -127,7 +127,7 @@ mod tests {
     fn a_sequence_has_its_own_noise_whatever_pass_it_is_in() {
         let places = [(0, 0), (1, 0), (0, 1), (1, 1)];
         let of = |step, first, chosen: &[usize]| {
-            let noise = EmbeddingNoise::new(2.0, Seed(1), step).from_row(first);
+            let noise = EmbeddingNoise::new(2.0, Seed(1), step).starting_at(first);
             let places: Vec<_> = chosen.iter().map(|&i| (places[i].0 - first, places[i].1)).collect();
             values(noise, &places, &vec![3; chosen.len()], 8)
         };

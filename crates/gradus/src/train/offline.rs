@@ -226,7 +226,7 @@ pub fn optimize<O: Objective>(
         for (index, pass) in passes[lane].clone() {
             progress.advance("accumulated", pass.start, batch.len()).map_err(|_| LaneHalt::Interrupted)?;
             let masks = DropoutStream::new(settings.seed, step, index as u64);
-            let noise = noise.map(|noise| noise.from_row(pass.start));
+            let noise = noise.map(|noise| noise.starting_at(pass.start));
             let context = LossContext { totals, dropout: Some(masks), noise };
             if last == Some(index) {
                 learner.begin_last_pass(lane, lanes);
