@@ -64,7 +64,7 @@ impl SequenceNoise {
     pub fn added(&self, x_nd: Tensor<2>, packed: &Packed) -> Tensor<2> {
         let ([n, d], device) = (x_nd.dims(), x_nd.device());
         assert_eq!(packed.sequences(), self.keys_b.len(), "one key per sequence");
-        let mut noise = Vec::with_capacity(n * d);
+        let mut noise = Vec::<f32>::with_capacity(n * d);
         for (i, &key) in self.keys_b.iter().enumerate() {
             let count = packed.length(i) * d;
             // In f32, as in transformers.

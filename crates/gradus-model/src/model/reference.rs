@@ -64,7 +64,7 @@ impl Reference {
         if done.is_multiple_of(every) {
             let mut mixer = Mixer { policy: Flat::of(&policy()).0, alpha };
             let next = map_named(self.model(), &mut mixer);
-            self.model.replace(next);
+            *self.model.borrow_mut() = next;
         }
     }
 
