@@ -1,12 +1,15 @@
-"""The places where transformers applies dropout: models of `models.py`, `seq2seq.py` and `encoders.py` in training, with masks that are a
-function of a key. Run after them.
+"""The places where transformers applies dropout and NEFTune's noise: models of `models.py`, `seq2seq.py` and `encoders.py` in training,
+with masks and noise that are a function of a key. Run after them.
 
 Every call of `torch.nn.functional.dropout` uses the mask that gradus defines for its place: a number is dropped
 if `mix(key of the place + index) >> 32 < p · 2³²`. The sequences are packed end to end, so the second begins at row T₁.
+Noise is added by transformers' own hook, whose uniform numbers are those that gradus defines for the place of a number in its sequence.
 
 fixture.json          for each model its probabilities, the key, sequences (or sources and targets), loss (mean next-token NLL)
                       for each classifier its probabilities, logits of the first two rows of its fixture, and of their sum, each
                       times its weight, the sum of squares of every gradient
+                      for each model with noise its alpha, sequences, loss, the last logits of each sequence, and the sum of squares
+                      of every gradient
 <model>.safetensors   logits.<i> of sequence i; grad.<state dict name> of the loss, of the first block's attention
 """
 
@@ -23,6 +26,7 @@ from transformers import (
     AutoModelForSequenceClassification,
     AutoModelForTokenClassification,
 )
+from transformers.integrations.neftune import activate_neftune
 
 SEED = 70
 KEY = 0x0123_4567_89AB_CDEF
@@ -53,6 +57,8 @@ CLASSIFIERS = {
     "deberta-token": HIDDEN,
     "deberta-v1": dict(**HIDDEN, pooler_dropout=0.1),
 }
+# Noise before positions are added (gpt2), after a factor of the embeddings (gemma2), before one (granite), and without either.
+NOISE = {"gpt2": 5.0, "gemma2": 40.0, "granite": 5.0, "qwen3": 10.0}
 EMBEDDING, ATTENDED, FED_FORWARD, ATTENTION = 1, 2, 3, 4
 DECODER_EMBEDDING, CROSSED, CROSS_ATTENTION, ACTIVATION, ENCODED, DECODED = 5, 6, 7, 8, 9, 10
 RELATIVE, HEAD = 11, 12
@@ -220,13 +226,39 @@ def run_classifier(name, probabilities):
     return {"model": name, "probabilities": probabilities, "logits": logits, "squares": squares}
 
 
+def run_noisy(name, alpha):
+    model = AutoModelForCausalLM.from_pretrained(FIXTURES / "models" / name, attn_implementation="eager", dtype=torch.float32)
+    model.train()
+    generator = torch.Generator().manual_seed(SEED)
+    rows = [torch.randint(3, model.config.vocab_size, (length,), generator=generator).tolist() for length in (5, 14)]
+    activate_neftune(model, alpha)
+    plain, logits = torch.Tensor.uniform_, []
+    for i, row in enumerate(rows):
+        key = mix(KEY ^ mix((i << 32) + 1))
+
+        def uniform(zeros, low, high):
+            assert low == -high
+            units = [(mix(key + j & WORD) >> 40) / 2**23 - 1 for j in range(zeros.numel())]
+            return torch.tensor(units, dtype=torch.float32).reshape(zeros.shape) * high
+
+        torch.Tensor.uniform_ = uniform
+        logits.append(model(input_ids=torch.tensor([row]), use_cache=False).logits[0])
+        torch.Tensor.uniform_ = plain
+    sums = [torch.nn.functional.cross_entropy(z[:-1], torch.tensor(row[1:]), reduction="sum") for z, row in zip(logits, rows)]
+    loss = sum(sums) / sum(len(row) - 1 for row in rows)
+    loss.backward()
+    squares = {key: parameter.grad.square().sum().item() for key, parameter in model.named_parameters()}
+    return {"model": name, "alpha": alpha, "sequences": rows, "loss": loss, "last_logits": [z[-1] for z in logits], "squares": squares}
+
+
 def main():
     out = arguments("dropout")
     cases = [run(name, probabilities, out) for name, probabilities in CASES.items()]
     across = [run_across(name, probabilities, out) for name, probabilities in ACROSS.items()]
     classifiers = [run_classifier(name, probabilities) for name, probabilities in CLASSIFIERS.items()]
+    noise = [run_noisy(name, alpha) for name, alpha in NOISE.items()]
     write_json(out / "fixture.json", {"meta": meta(SEED, "safetensors"), "key": str(KEY), "cases": cases, "across": across,
-                                      "classifiers": classifiers})
+                                      "classifiers": classifiers, "noise": noise})
 
 
 main()

@@ -87,6 +87,8 @@ RUNS = {
                       lambda: [{**row, "margin": 0.25 * (i % 4)} for i, row in enumerate(preference_rows())],
                       {"lr_scheduler_type": "constant", "weight_decay": 0.05}),
     "dpo": (DPOTrainer, DPOConfig, "qwen3", preference_rows, {"beta": 0.1}),
+    "dpo_sync": (DPOTrainer, DPOConfig, "qwen3", preference_rows, {
+        "sync_ref_model": True, "ref_model_mixup_alpha": 0.6, "ref_model_sync_steps": 3}),
     "dpo_chat_gpt2_ipo": (DPOTrainer, DPOConfig, "gpt2", chat_preference_rows, {
         "beta": 0.2, "loss_type": ["ipo"], "lr_scheduler_type": "constant", "max_grad_norm": 100.0}),
     "sft_dft": (SFTTrainer, SFTConfig, "qwen3", sft_rows, {"learning_rate": 2e-3, "loss_type": "dft"}),
@@ -203,6 +205,8 @@ GRPO_RUNS = {
     "grpo_dapo": {"loss_type": "dapo", "beta": 0.0, "num_iterations": 1},
     "grpo_two_iterations_kl": {"loss_type": "grpo", "beta": 0.04, "num_iterations": 2, "epsilon": 0.1, "epsilon_high": 0.15,
                                "mask_truncated_completions": True, "temperature": 0.8, "learning_rate": 3e-3},
+    "grpo_sync": {"loss_type": "grpo", "beta": 0.5, "num_iterations": 1, "sync_ref_model": True, "ref_model_mixup_alpha": 0.3,
+                  "ref_model_sync_steps": 2},
     "grpo_gspo": {"loss_type": "grpo", "importance_sampling_level": "sequence", "beta": 0.04, "num_iterations": 2,
                   "epsilon": 0.02, "epsilon_high": 0.03, "learning_rate": 3e-3},
     "grpo_cispo": {"loss_type": "cispo", "beta": 0.0, "num_iterations": 2, "epsilon_high": 1.1, "learning_rate": 3e-3},

@@ -50,6 +50,8 @@ pub enum Purpose {
     Replacement = 17,
     /// Whether the student samples in a step of distillation.
     OnPolicy = 18,
+    /// Noise on the embeddings of a training step.
+    EmbeddingNoise = 19,
     /// Points of a sweep; `index` is the point.
     Sweep = 32,
 }

@@ -264,6 +264,20 @@ class SharedKeys(TypedDict, total=False):
     for the updates of online methods except trpo. Completions are sampled and scored without dropout. The ratios of
     ppo, nlpo and a2c compare with logprobs without dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios
     of grpo and rloo compare with logprobs with dropout (TRL). Default false."""
+    neftune_noise_alpha: float
+    """Add uniform noise to the embeddings of a step (NEFTune, Jain et al. 2023). The noise of a row with L tokens is at
+    most this value divided by √(L·D), where D is the width of the embeddings. For sft, dpo, orpo, cpo and simpo, with
+    models that have no encoder. Evaluations, completions and the reference have no noise. Default 0: no noise (TRL)."""
+    sync_ref_model: bool
+    """Let the reference follow the policy (TR-DPO, Gorbatovski et al. 2024): see `ref_model_mixup_alpha` and
+    `ref_model_sync_steps`. For dpo with `reference: live`, kto with `loss_type: kto`, and grpo and rloo with a
+    `kl_coefficient`, without an adapter. The reference is then held in f32, whatever `frozen_weights` is. Default false
+    (TRL)."""
+    ref_model_mixup_alpha: float
+    """Weight α of the policy when the reference follows it: the reference becomes α · policy + (1 − α) · reference.
+    Default 0.6 (TRL)."""
+    ref_model_sync_steps: int
+    """The reference follows the policy after every so many steps (online methods: iterations). Default 512 (TRL)."""
     seed: int
     """Seed of every random stream. Default 42 (TRL)."""
     device: Name

@@ -3,9 +3,11 @@
 //! The model builds a [`Batch`] from them. A decoder-only model joins source and target and stores common beginnings once. A model with an
 //! encoder packs each source of a group once, for all targets that read it. Code above the models never concatenates, groups or masks.
 
+use burn::tensor::Tensor;
 use gradus_kernels::CrossSegments;
 
 use super::dropout::DropoutStream;
+use super::noise::SequenceNoise;
 use super::packed::{Packed, common_prefix};
 use super::support::Support;
 
@@ -141,6 +143,22 @@ impl<'a> Rows<'a> {
         self.numbered().0
     }
 
+    /// Returns the same sequences with the same numbers, but none shares its beginning.
+    #[must_use]
+    pub fn apart(&self) -> Self {
+        Self::Alone(self.sequences())
+    }
+
+    /// Returns the row of each sequence and its place within that row, `[B]`. A row is a text, a group or a pair.
+    pub(super) fn places(&self) -> Vec<(usize, usize)> {
+        let (sequences, groups) = self.numbered();
+        let mut places_b = vec![(0, 0); sequences.len()];
+        for (row, members) in groups.iter().enumerate() {
+            members.iter().enumerate().for_each(|(part, &i)| places_b[i] = (row, part));
+        }
+        places_b
+    }
+
     /// Number of ids of all sequences.
     pub fn tokens(&self) -> usize {
         self.numbered().0.iter().map(Sequence::tokens).sum()
@@ -243,11 +261,12 @@ impl Input {
 }
 
 /// Sequences of one forward pass, as the model computes them.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Batch {
     input: Input,
     targets: Targets,
     dropout: Option<DropoutStream>,
+    noise: Option<SequenceNoise>,
 }
 
 impl Batch {
@@ -263,7 +282,7 @@ impl Batch {
             _ => Packed::sharing(&joined, &groups),
         };
         let targets = Targets::new(&packed, &sequences, |sequence, t| sequence.source.len() + t);
-        Self { input: Input { packed, sources: None }, targets, dropout: None }
+        Self { input: Input { packed, sources: None }, targets, dropout: None, noise: None }
     }
 
     /// Packs sources for an encoder, once per group, and targets for a decoder. The decoder begins with `start` and predicts every id of
@@ -291,7 +310,7 @@ impl Batch {
         let packed = Packed::sharing(&read, &readers);
         let targets = Targets::new(&packed, &sequences, |_, t| t + 1);
         let source_of = (0..sources.len()).collect();
-        Self { input: Input::across(packed, &sources, source_of), targets, dropout: None }
+        Self { input: Input::across(packed, &sources, source_of), targets, dropout: None, noise: None }
     }
 
     /// Sets the stream from which the dropout masks of the pass are drawn; `None` for no dropout.
@@ -303,6 +322,19 @@ impl Batch {
     /// Stream of the dropout masks; `None` for no dropout.
     pub fn dropout(&self) -> Option<DropoutStream> {
         self.dropout
+    }
+
+    /// Adds noise to the embeddings of the pass. Its sequences must share no tokens.
+    pub(super) fn noisy(self, noise: SequenceNoise) -> Self {
+        Self { noise: Some(noise), ..self }
+    }
+
+    /// Adds the noise of the pass, if it has any, to the embeddings `x_nd` of the decoder, `[N, D]`.
+    pub(super) fn add_noise(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        match &self.noise {
+            Some(noise) => noise.added(x_nd, self.packed()),
+            None => x_nd,
+        }
     }
 
     /// Normalizes logprobs over `supports_m`, one support per counted token. Without supports, they are normalized over all ids.
@@ -406,6 +438,7 @@ mod tests {
         assert_eq!((&positions[..], &ids[..], &counts_b[..]), (&[1, 1, 3, 6][..], &[3, 4, 5, 6][..], &[1, 2, 1][..]));
         assert_eq!(batch.last_indices(), [2, 4, 7]);
         assert_eq!((rows.tokens(), rows.targets(), rows.computed()), (10, 4, 8));
+        assert_eq!(rows.places(), [(0, 0), (0, 1), (1, 0)]);
         let separate = Batch::joined(&rows, Beginnings::Separate);
         assert_eq!(separate.packed().ids(), [1, 2, 3, 1, 2, 4, 5, 1, 2, 6]);
         assert_eq!(separate.targets().ids, *ids);
@@ -423,6 +456,10 @@ mod tests {
         assert_eq!((&batch.targets().ids[..], batch.counts_b()), (&[2, 3, 6, 2, 4, 7][..], &[2, 1, 2, 1][..]));
         assert_eq!(batch.targets().positions, [0, 1, 4, 0, 1, 4]);
         assert_eq!((rows.tokens(), rows.targets(), rows.computed()), (10, 6, 7));
+        assert_eq!(rows.places(), [(0, 0), (1, 0), (0, 1), (1, 1)]);
+        let apart = joined(&rows.apart());
+        assert_eq!(apart.packed().ids(), [1, 2, 3, 5, 6, 1, 2, 4, 5, 7]);
+        assert_eq!(apart.targets().ids, batch.targets().ids);
     }
 
     #[test]

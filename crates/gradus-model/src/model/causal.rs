@@ -14,6 +14,7 @@ use super::context::{Context, KvCache};
 use super::directory::ModelDir;
 use super::layers::{Head, Layers, select_rows};
 use super::lora::Lora;
+use super::noise::EmbeddingNoise;
 use super::parameters::SharedTensor;
 use super::position_budget::PositionBudget;
 use super::support;
@@ -234,6 +235,11 @@ impl CausalLm {
     /// Builds a batch from `rows`; see [`Trunk::batch`].
     pub fn batch(&self, rows: &Rows<'_>) -> Batch {
         self.trunk.batch(rows)
+    }
+
+    /// Builds a batch from `rows` with noise on the embeddings; see [`Trunk::batch_with_noise`].
+    pub fn batch_with_noise(&self, rows: &Rows<'_>, noise: Option<EmbeddingNoise>) -> Batch {
+        self.trunk.batch_with_noise(rows, noise)
     }
 
     /// Computes final hidden states of a batch, `[N, D]`, with gradient to the trunk's weights.

@@ -122,6 +122,14 @@ impl<'a> Context<'a> {
         }
     }
 
+    /// Adds the noise of the pass, if it has any, to the embeddings `x_nd`, `[N, D]`. Sampling has none.
+    pub(crate) fn add_noise(&self, x_nd: Tensor<2>) -> Tensor<2> {
+        match self {
+            Self::Packed(batch) => batch.add_noise(x_nd),
+            Self::Prefill { .. } | Self::Decode { .. } => x_nd,
+        }
+    }
+
     /// Returns the segments with which the backward pass computes the blocks after `x_nd` again. `None` unless `recompute` is set and `x_nd`
     /// is in training.
     pub(crate) fn trained_segments(&self, recompute: bool, x_nd: &Tensor<2>) -> Option<Arc<Segments>> {

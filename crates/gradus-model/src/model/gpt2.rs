@@ -181,7 +181,7 @@ linears! {
 impl Body for Gpt2Model {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
-        let x = self.wte.forward(context.ids()) + self.wpe.forward(&context.positions());
+        let x = context.add_noise(self.wte.forward(context.ids())) + self.wpe.forward(&context.positions());
         let mut x = dropping.apply(x, self.config.embd_pdrop, DropoutSite::Embedding);
         let again = context.trained_segments(self.running.recompute, &x);
         for (layer, block) in self.h.iter().enumerate() {

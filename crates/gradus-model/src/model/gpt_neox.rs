@@ -210,7 +210,11 @@ impl Body for GptNeoxModel {
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
         let [cos, sin] = self.rope.tables(&context.positions(), &context.lengths()).into();
         let (shape, probability) = (self.attention_shape(), self.config.hidden_dropout);
-        let mut x = dropping.apply(self.embed_in.forward(context.ids()), probability, DropoutSite::Embedding);
+        let mut x = dropping.apply(
+            context.add_noise(self.embed_in.forward(context.ids())),
+            probability,
+            DropoutSite::Embedding,
+        );
         let again = context.trained_segments(self.running.recompute, &x);
         for (i, layer) in self.layers.iter().enumerate() {
             let extras = AttentionExtras { bias: None, dropout: dropping.attention(self.config.attention_dropout, i) };

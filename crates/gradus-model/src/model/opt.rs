@@ -188,7 +188,7 @@ impl Body for OptModel {
             None => x,
         };
         let positions: Vec<u32> = context.positions().iter().map(|position| position + OFFSET as u32).collect();
-        let embedded = projected(&decoder.project_in, decoder.embed_tokens.forward(context.ids()));
+        let embedded = projected(&decoder.project_in, context.add_noise(decoder.embed_tokens.forward(context.ids())));
         let mut x = embedded + decoder.embed_positions.forward(&positions);
         let again = context.trained_segments(self.running.recompute, &x);
         for (block, layer) in decoder.layers.iter().enumerate() {

@@ -16,6 +16,7 @@ use super::gpt_neox::{self, GptNeoxConfig, GptNeoxModel};
 use super::gpt2::{Gpt2Config, Gpt2Model};
 use super::layers::{Linear, Linears, impl_layers, linears};
 use super::lora::Lora;
+use super::noise::EmbeddingNoise;
 use super::opt::{OptConfig, OptModel};
 use super::position_budget::PositionBudget;
 use super::t5::{T5Config, T5Info, T5Model};
@@ -197,6 +198,16 @@ impl Trunk {
             None if info.angles_vary => Batch::joined(rows, Beginnings::Separate),
             None => Batch::joined(rows, Beginnings::Shared),
         }
+    }
+
+    /// Like [`batch`](Self::batch), with `noise` on the embeddings, if given. Each sequence has its own noise, so none shares tokens.
+    ///
+    /// # Panics
+    /// As [`batch`](Self::batch), and when there is noise for a model with an encoder.
+    pub fn batch_with_noise(&self, rows: &Rows<'_>, noise: Option<EmbeddingNoise>) -> Batch {
+        let Some(noise) = noise else { return self.batch(rows) };
+        assert!(self.decoder_start().is_none(), "models with an encoder are trained without noise");
+        self.batch(&rows.apart()).noisy(noise.of(&rows.places()))
     }
 
     /// Length of the longest sequence that it can compute; `None` if there is no limit.

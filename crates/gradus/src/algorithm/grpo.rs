@@ -276,6 +276,10 @@ impl Method for GrpoConfig {
         true
     }
 
+    fn runs_reference(&self) -> bool {
+        self.kl_coefficient != 0.0
+    }
+
     fn averages_over_passes(&self) -> bool {
         self.loss_type == GrpoLossType::Bnpo
     }

@@ -94,6 +94,10 @@ impl Method for RlooConfig {
         true
     }
 
+    fn runs_reference(&self) -> bool {
+        self.kl_coefficient != 0.0
+    }
+
     fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         problems.require(self.rollouts.group_size >= 2, &["method.rloo.group_size"], || {
             let reason = "a completion is compared with the others of its prompt";

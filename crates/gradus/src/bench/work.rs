@@ -39,6 +39,7 @@ impl TimedTraining {
             learning_rate: LEARNING_RATE,
             max_grad_norm: defaults.max_grad_norm,
             passes: MicroBatch { tokens: options.micro_batch_tokens, ..defaults.passes() },
+            noise_alpha: None,
             seed: options.seed,
         };
         let learner = Learner::new(model, Optimizer::new(defaults.optimizer()));

@@ -135,9 +135,23 @@ fn section(key: &str) -> &'static str {
     match key {
         "epochs" | "max_steps" | "batch_size" | "micro_batch_size" | "micro_batch_tokens" | "lanes"
         | "shard_moments" | "recompute" => "Length and batches",
-        "learning_rate" | "lr_schedule" | "warmup_steps" | "weight_decay" | "optimizer" | "adam_betas"
-        | "adam_epsilon" | "moments" | "offload_moments" | "rmsprop_alpha" | "rmsprop_epsilon" | "max_grad_norm"
-        | "dropout" => "Optimizer",
+        "learning_rate"
+        | "lr_schedule"
+        | "warmup_steps"
+        | "weight_decay"
+        | "optimizer"
+        | "adam_betas"
+        | "adam_epsilon"
+        | "moments"
+        | "offload_moments"
+        | "rmsprop_alpha"
+        | "rmsprop_epsilon"
+        | "max_grad_norm"
+        | "dropout"
+        | "neftune_noise_alpha"
+        | "sync_ref_model"
+        | "ref_model_mixup_alpha"
+        | "ref_model_sync_steps" => "Optimizer",
         "max_length"
         | "max_prompt_length"
         | "prompt_truncation"

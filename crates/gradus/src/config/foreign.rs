@@ -117,6 +117,7 @@ const FOREIGN: &[Foreign] = &[
         &["method.*.mini_batches"],
         "the steps per iteration; each iteration samples completions once",
     ),
+    same(&["neftune_alpha", "noisy_embedding_alpha"], &["train.neftune_noise_alpha"]),
     same(&["lora_r", "r"], &["lora.rank"]),
     same(&["lora_alpha"], &["lora.alpha"]),
     same(&["lora_dropout"], &["lora.dropout"]),

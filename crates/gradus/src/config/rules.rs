@@ -15,6 +15,7 @@ use crate::settings::{EnvironmentConfig, EvaluationConfig, MomentFormat, Optimiz
 use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
+mod reference;
 mod rewards;
 mod rollouts;
 mod schedule;
@@ -38,6 +39,7 @@ pub(super) fn check(written: &ConfigWithLocations, machine: &Machine) -> Vec<Pro
     config.method.method().rules(&mut problems, &config.train);
     rewards::check(&mut problems, config);
     adapter::check(&mut problems, config);
+    reference::check(&mut problems, config);
     episodes(&mut problems, config);
     rollouts::check(&mut problems, config);
     train(&mut problems, config, machine);
@@ -244,7 +246,7 @@ fn unread(problems: &mut Problems<'_>, config: &RunConfig) {
     // Imported files keep the number of iterations for those who set `mask_update: periodic`.
     let is_updated = is("mask_update", "periodic") || is_of_preset(&key("mask_update"));
     let [rewards, advantages] = ["whiten_rewards", "whiten_advantages"];
-    let optimizer = "train.optimizer";
+    let [optimizer, sync] = ["train.optimizer", "train.sync_ref_model"];
     let [adamw, rmsprop] = [OptimizerName::AdamW, OptimizerName::RmsProp].map(|name| config.train.optimizer == name);
     // Keys that are read only if another key is set, or has a certain value. A method without a key has no value of it.
     for (name, other, is_read, reader, remedy) in [
@@ -252,6 +254,8 @@ fn unread(problems: &mut Problems<'_>, config: &RunConfig) {
         ("train.adam_epsilon", optimizer, adamw, "`adamw`", "set `train.optimizer: adamw`"),
         ("train.rmsprop_alpha", optimizer, rmsprop, "`rmsprop`", "set `train.optimizer: rmsprop`"),
         ("train.rmsprop_epsilon", optimizer, rmsprop, "`rmsprop`", "set `train.optimizer: rmsprop`"),
+        ("train.ref_model_mixup_alpha", sync, set(sync), "`sync_ref_model: true`", "set it"),
+        ("train.ref_model_sync_steps", sync, set(sync), "`sync_ref_model: true`", "set it"),
         ("kl.stop_after", "kl.stop_above", set("kl.stop_above"), "`stop_above`", "set it"),
         ("quirks.target_kl_over", "target_kl", set("target_kl"), "`target_kl`", "set it"),
         ("quirks.sum_parts", "quirks.part_size", set("quirks.part_size"), "`part_size`", "set it"),

@@ -379,6 +379,68 @@ fn wrong_settings_of_a_schedule_are_shown_where_they_are() {
 }
 
 #[test]
+fn noise_is_for_methods_on_given_texts() {
+    check(
+        "method: {kto: {}}\ntrain: {neftune_noise_alpha: 5}\n",
+        &[
+            "4:9+19 `train.neftune_noise_alpha` is 5, but kto trains without noise on embeddings (leave it out; it is for `sft`, \
+             `dpo`, `orpo`, `cpo` and `simpo`)",
+        ],
+    );
+    check(
+        "method: {sft: {}}\ntrain: {neftune_noise_alpha: -5}\n",
+        &["4:9+19 `train.neftune_noise_alpha` is -5, but must be at least 0"],
+    );
+    check(
+        "method: {dpo: {loss_type: aot}}\ntrain: {neftune_noise_alpha: 5}\n",
+        &[
+            "4:9+19 3:16+9 `train.neftune_noise_alpha` is 5, but `loss_type: aot` sorts the pairs of a step by log-probabilities \
+             without noise (leave out the noise, or use a loss that does not sort, such as `sigmoid`)",
+        ],
+    );
+}
+
+#[test]
+fn only_a_reference_that_each_step_runs_follows_the_policy() {
+    let hint = "leave it out; it is for `dpo` with `reference: live`, `kto` with `loss_type: kto`, and `grpo` and `rloo` with a \
+                `kl_coefficient` above 0";
+    for method in ["dpo: {}", "sft: {}", "kto: {loss_type: apo_zero_unpaired}"] {
+        let name = method.split_once(':').expect("a name").0;
+        let message =
+            format!("`train.sync_ref_model` is true, but this `{name}` runs no reference in its steps ({hint})");
+        let expected = format!("4:9+14 3:1+6 {message}");
+        check(&format!("method: {{{method}}}\ntrain: {{sync_ref_model: true}}\n"), &[&expected]);
+    }
+    check(
+        "method: {dpo: {reference: live}}\nlora: {rank: 2}\ntrain: {sync_ref_model: true}\n",
+        &[
+            "5:9+14 4:1+4 `train.sync_ref_model` is true, but with `lora` the reference is the base of the adapter, which does not \
+             change (leave one of them out)",
+        ],
+    );
+    check(
+        "method: {dpo: {reference: live}}\ntrain: {ref_model_mixup_alpha: 0.3}\n",
+        &[
+            "4:9+21 `train.ref_model_mixup_alpha` is given, but only `sync_ref_model: true` reads it (leave it out, or set it)",
+        ],
+    );
+    check(
+        "method: {dpo: {reference: live}}\ntrain: {sync_ref_model: true, ref_model_mixup_alpha: 1.5}\n",
+        &["4:31+21 `train.ref_model_mixup_alpha` is 1.5, but must be from 0 to 1"],
+    );
+    for method in ["dpo: {reference: live}", "kto: {}"] {
+        assert_fine(&format!(
+            "{MINIMAL}method: {{{method}}}\ntrain: {{sync_ref_model: true, ref_model_sync_steps: 8}}\n"
+        ));
+    }
+    for method in ["grpo: {kl_coefficient: 0.1}", "rloo: {}"] {
+        assert_fine(&format!(
+            "{MINIMAL}method: {{{method}}}\nreward: {{rule: {{regex: e}}}}\ntrain: {{sync_ref_model: true}}\n"
+        ));
+    }
+}
+
+#[test]
 fn misspelt_keys() {
     check(
         "method: {ppo: {clip_ragne: 0.3}}\nreward: {model: rm}\n",

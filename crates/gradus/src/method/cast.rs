@@ -103,7 +103,10 @@ impl Cast {
     #[must_use]
     pub fn with_reference(self, shared: &Shared<'_>, name: Option<&str>, lifetime: Lifetime) -> Self {
         let source = name.map_or(Source::Policy, |name| Source::Named(name.to_owned()));
-        Self { reference: Some(Role { lifetime, ..Role::frozen(source, shared) }), ..self }
+        let frozen = Role::frozen(source, shared);
+        // A reference that follows the policy is a sum of both, so it is not rounded.
+        let weights = if shared.train.sync_ref_model { WeightFormat::F32 } else { frozen.weights };
+        Self { reference: Some(Role { lifetime, weights, ..frozen }), ..self }
     }
 
     /// Adds a frozen teacher, the model `name`: a reference that the policy imitates.

@@ -75,6 +75,16 @@ pub trait Method {
         false
     }
 
+    /// Whether training may add noise to the embeddings of the policy: the policy is trained on given texts, in one pass over each.
+    fn adds_noise(&self) -> bool {
+        false
+    }
+
+    /// Whether each step runs the reference of the method, so that the reference can follow the policy.
+    fn runs_reference(&self) -> bool {
+        false
+    }
+
     /// Whether the loss is a mean over the passes of a step, so that it depends on the split of its rows into passes.
     fn averages_over_passes(&self) -> bool {
         false
@@ -129,6 +139,14 @@ impl<P: Deref<Target: Method>> Method for P {
 
     fn drops_out(&self) -> bool {
         (**self).drops_out()
+    }
+
+    fn adds_noise(&self) -> bool {
+        (**self).adds_noise()
+    }
+
+    fn runs_reference(&self) -> bool {
+        (**self).runs_reference()
     }
 
     fn averages_over_passes(&self) -> bool {

@@ -18,7 +18,7 @@ use crate::loss::reduce::sum;
 use crate::math::classes::{ClassScore, Confusion, macro_f1};
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
 use crate::model::{
-    CausalLm, Classifier, ClassifierColumns, DropoutStream, ModelShape, Reading, Rows, Scope, Sequence, Task, Text,
+    Classifier, ClassifierColumns, DropoutStream, ModelShape, Reading, Reference, Rows, Scope, Sequence, Task, Text,
     TrainingInfo,
 };
 use crate::pretrained::{LabelPlan, Pretrained};
@@ -332,7 +332,7 @@ impl OfflineMethod for ClassifyConfig {
         Rows::Alone(vec![Sequence::scored(&example.ids)])
     }
 
-    fn objective(&self, _reference: Option<CausalLm>) -> Classify {
+    fn objective(&self, _reference: Option<Reference>) -> Classify {
         Classify {
             negative_label: self.negative_label.clone(),
             columns: ClassifierColumns {

@@ -94,6 +94,10 @@ impl Method for CpoConfig {
         true
     }
 
+    fn adds_noise(&self) -> bool {
+        true
+    }
+
     fn need(&self) -> Need {
         Need::Preference
     }

@@ -26,7 +26,7 @@ use crate::generate::{NoStopRule, SamplingParams, generate};
 use crate::loss::distill::{Support, jensen_shannon, jensen_shannon_among};
 use crate::loss::reduce::sum;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, ModelShape, Rows, Sequence};
+use crate::model::{CausalLm, ModelShape, Reference, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -306,8 +306,8 @@ impl OfflineMethod for DistillConfig {
         Rows::Alone(vec![sequence(example)])
     }
 
-    fn objective(&self, reference: Option<CausalLm>) -> Distill {
-        let teacher = Teacher::Local(Arc::new(reference.expect("its cast has a teacher")));
+    fn objective(&self, reference: Option<Reference>) -> Distill {
+        let teacher = Teacher::Local(Arc::new(reference.expect("its cast has a teacher").model()));
         Distill { config: self.clone(), teacher }
     }
 

@@ -14,7 +14,7 @@ use crate::error::Result;
 use crate::host::read;
 use crate::math::weights::on_policy;
 use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
-use crate::model::{CausalLm, Rows};
+use crate::model::{CausalLm, Reference, Rows};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -70,8 +70,17 @@ impl Method for DpoConfig {
         Cast::alone(shared, Head::Language).with_reference(shared, self.reference_model.as_deref(), lifetime)
     }
 
-    fn rules(&self, problems: &mut Problems<'_>, _train: &TrainConfig) {
+    fn rules(&self, problems: &mut Problems<'_>, train: &TrainConfig) {
         rules::check(problems, self);
+        rules::check_noise(problems, self, train);
+    }
+
+    fn adds_noise(&self) -> bool {
+        true
+    }
+
+    fn runs_reference(&self) -> bool {
+        self.is_live()
     }
 }
 
@@ -105,7 +114,7 @@ impl OfflineMethod for DpoConfig {
         DpoPair { reference: logprobs.try_into().ok(), ..pair.into() }
     }
 
-    fn objective(&self, reference: Option<CausalLm>) -> Self::Objective {
+    fn objective(&self, reference: Option<Reference>) -> Self::Objective {
         PreferenceObjective(DpoLoss { config: self.clone(), reference: reference.filter(|_| self.is_live()) })
     }
 }
@@ -137,8 +146,8 @@ impl Borrow<PreferenceExample> for DpoPair {
 #[derive(Debug)]
 pub struct DpoLoss {
     config: DpoConfig,
-    /// Present only for live logprobs; carries no gradient.
-    reference: Option<CausalLm>,
+    /// Present only for live logprobs.
+    reference: Option<Reference>,
 }
 
 impl DpoLoss {
@@ -148,7 +157,7 @@ impl DpoLoss {
             return known;
         }
         let reference = self.reference.as_ref().expect("it was asked before training, unless it is kept");
-        sums_of_pairs(reference, pairs, self.config.ld_alpha)
+        sums_of_pairs(&reference.model(), pairs, self.config.ld_alpha)
     }
 }
 

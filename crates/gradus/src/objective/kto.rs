@@ -17,7 +17,7 @@ use crate::host::{constant, read};
 use crate::loss::reduce::sum;
 use crate::loss::{kto, reduce};
 use crate::method::{Cast, Defaults, Head, Lifetime, Method, Problems, Shared};
-use crate::model::{CausalLm, Rows, Sequence};
+use crate::model::{CausalLm, Reference, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -100,6 +100,10 @@ impl Method for KtoConfig {
             (message.into(), Some("or use `loss_type: apo_zero_unpaired`, which does not compare completions".into()))
         });
     }
+
+    fn runs_reference(&self) -> bool {
+        self.has_reference_point()
+    }
 }
 
 impl KtoConfig {
@@ -172,7 +176,7 @@ impl OfflineMethod for KtoConfig {
         KtoExample { reference: logprobs.first().map(|&sum| (sum, 0.0)), ..example.into() }
     }
 
-    fn objective(&self, reference: Option<CausalLm>) -> Kto {
+    fn objective(&self, reference: Option<Reference>) -> Kto {
         Kto { config: self.clone(), reference: reference.filter(|_| self.has_reference_point()) }
     }
 }
@@ -196,8 +200,8 @@ impl From<UnpairedExample> for KtoExample {
 #[derive(Debug)]
 pub struct Kto {
     config: KtoConfig,
-    /// Present if each step runs the reference; carries no gradient.
-    reference: Option<CausalLm>,
+    /// Present if each step runs the reference.
+    reference: Option<Reference>,
 }
 
 fn sequence(example: &UnpairedExample) -> Sequence<'_> {
@@ -220,7 +224,7 @@ impl Kto {
     /// Runs passes without gradient over the prompts of the step. Each prompt gets the completion of the previous
     /// example (the first gets the last one's), as in TRL. Their log-ratios give the step's reference point.
     fn with_point(&self, model: &CausalLm, examples: &[&KtoExample], passes: MicroBatch) -> Option<Vec<KtoExample>> {
-        let reference = self.reference.as_ref()?;
+        let reference = self.reference.as_ref()?.model();
         // No activations are kept for a backward pass.
         let policy = if model.trunk.embedding().is_autodiff() { model.valid() } else { model.clone() };
         let n = examples.len();
@@ -233,7 +237,7 @@ impl Kto {
             let of_policy = logprob_sums(&policy, &Rows::Alone(others[pass.clone()].to_vec()));
             let both = examples[pass.clone()].iter().zip(&others[pass.clone()]);
             let both = both.map(|(example, other)| [sequence(&example.example), *other]).collect();
-            let of_reference = logprob_sums(reference, &Rows::Pairs(both));
+            let of_reference = logprob_sums(&reference, &Rows::Pairs(both));
             let (of_own, of_others) = of_reference.split_at(pass.len());
             let log_ratios = of_policy.iter().zip(of_others).map(|(a, b)| f64::from(a - b));
             of_own.iter().copied().zip(log_ratios).collect()

@@ -26,7 +26,7 @@ use crate::batches::MicroBatch;
 use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::{Error, Result};
 use crate::method::Method;
-use crate::model::{CausalLm, DropoutStream, Rows, TrainingInfo};
+use crate::model::{CausalLm, DropoutStream, EmbeddingNoise, Reference, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained, Trainable};
 use crate::progress::Progress;
 use crate::ranks::Ranks;
@@ -76,7 +76,7 @@ pub trait OfflineMethod: Method {
 
     /// Builds the objective. `reference` is given if training still needs it; it may be `None` if its numbers were
     /// precomputed.
-    fn objective(&self, reference: Option<CausalLm>) -> Self::Objective;
+    fn objective(&self, reference: Option<Reference>) -> Self::Objective;
 
     /// Builds an objective that sends requests to a server, if the method uses one: connects to the server and compares
     /// tokenizers. Default: none.
@@ -122,6 +122,8 @@ pub struct LossContext {
     /// Random stream of the dropout masks; without it nothing is dropped. Objectives that compare logprobs of one text
     /// under several models ignore it.
     pub dropout: Option<DropoutStream>,
+    /// Noise on the policy's embeddings, from the first row of the pass on; without it there is none.
+    pub noise: Option<EmbeddingNoise>,
 }
 
 /// Objective of a method trained on fixed examples: supervised fine-tuning, reward models, DPO.
@@ -238,7 +240,7 @@ pub fn evaluate_loss<O: Objective + ?Sized>(
     passes: MicroBatch,
     progress: &dyn Progress,
 ) -> Result<Stats> {
-    let context = LossContext { totals: totals(objective, examples), dropout: None };
+    let context = LossContext { totals: totals(objective, examples), dropout: None, noise: None };
     let with_context = objective.with_batch_context(model, examples, passes, progress)?;
     let examples = with_context.as_ref().map_or_else(|| examples.to_vec(), |examples| examples.iter().collect());
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();

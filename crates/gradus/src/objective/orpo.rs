@@ -52,6 +52,10 @@ impl Method for OrpoConfig {
         true
     }
 
+    fn adds_noise(&self) -> bool {
+        true
+    }
+
     fn need(&self) -> Need {
         Need::Preference
     }

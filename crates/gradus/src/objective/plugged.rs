@@ -13,7 +13,7 @@ use crate::batches::MicroBatch;
 use crate::data::{Examples, Row, TokenizeOptions};
 use crate::error::Result;
 use crate::method::Method;
-use crate::model::{CausalLm, Rows, TrainingInfo};
+use crate::model::{CausalLm, Reference, Rows, TrainingInfo};
 use crate::pretrained::{LabelPlan, Pretrained};
 use crate::progress::Progress;
 use crate::stats::Stats;
@@ -47,7 +47,7 @@ trait ErasedMethod: Method + Send + Sync {
     fn reference_width(&self) -> usize;
     fn score_with_reference(&self, reference: &CausalLm, examples: &[&PluggedExample]) -> Vec<f32>;
     fn with_reference(&self, example: PluggedExample, numbers: &[f32]) -> PluggedTrainingExample;
-    fn objective(&self, reference: Option<CausalLm>) -> PluggedObjective;
+    fn objective(&self, reference: Option<Reference>) -> PluggedObjective;
     fn at_server(&self, from: &Pretrained, progress: &dyn Progress) -> Result<Option<PluggedObjective>>;
 }
 
@@ -123,7 +123,7 @@ where
         PluggedTrainingExample(Box::new(OfflineMethod::with_reference(self, example.0, numbers)))
     }
 
-    fn objective(&self, reference: Option<CausalLm>) -> PluggedObjective {
+    fn objective(&self, reference: Option<Reference>) -> PluggedObjective {
         PluggedObjective(Box::new(Erased(OfflineMethod::objective(self, reference))))
     }
 
@@ -169,7 +169,7 @@ impl OfflineMethod for PluggedOffline {
         self.0.with_reference(example, numbers)
     }
 
-    fn objective(&self, reference: Option<CausalLm>) -> PluggedObjective {
+    fn objective(&self, reference: Option<Reference>) -> PluggedObjective {
         self.0.objective(reference)
     }
 

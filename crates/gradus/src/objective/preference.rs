@@ -12,7 +12,7 @@ use crate::batches::MicroBatch;
 use crate::data::{self, Examples, PreferenceExample, Row, TokenizeOptions, TooLong};
 use crate::error::Result;
 use crate::method::{Defaults, Method};
-use crate::model::{Batch, CausalLm, Rows, Sequence, TokenLogprobs};
+use crate::model::{Batch, CausalLm, Reference, Rows, Sequence, TokenLogprobs};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -134,7 +134,8 @@ impl<L: PairLoss> Objective for PreferenceObjective<L> {
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let rows = Rows::Pairs(pairs.iter().map(|&pair| L::sequences(pair.borrow())).collect());
-        let batch = model.batch(&rows).dropping(context.dropout.filter(|_| L::DROPS_OUT));
+        let masks = context.dropout.filter(|_| L::DROPS_OUT);
+        let batch = model.batch_with_noise(&rows, context.noise).dropping(masks);
         if batch.targets().is_empty() {
             return None;
         }
@@ -178,7 +179,7 @@ impl<M: Method + PairLoss<Pair = PreferenceExample> + Clone> OfflineMethod for M
         Rows::Pairs(vec![M::sequences(pair)])
     }
 
-    fn objective(&self, _reference: Option<CausalLm>) -> PreferenceObjective<M> {
+    fn objective(&self, _reference: Option<Reference>) -> PreferenceObjective<M> {
         PreferenceObjective(self.clone())
     }
 }

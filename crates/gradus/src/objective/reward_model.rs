@@ -14,7 +14,7 @@ use crate::loss::reduce::sum;
 use crate::loss::reward::{bradley_terry, centering};
 use crate::math::stats as measure;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Counted, DropoutStream, ModelShape, Ranker, Rows, Sequence, TrainingInfo};
+use crate::model::{Counted, DropoutStream, ModelShape, Ranker, Reference, Rows, Sequence, TrainingInfo};
 use crate::pretrained::Pretrained;
 use crate::progress::Progress;
 use crate::readings::Readings;
@@ -102,7 +102,7 @@ impl OfflineMethod for RewardModelConfig {
         Rows::Pairs(vec![sequences(pair)])
     }
 
-    fn objective(&self, _reference: Option<CausalLm>) -> BradleyTerry {
+    fn objective(&self, _reference: Option<Reference>) -> BradleyTerry {
         BradleyTerry::new(self)
     }
 }

@@ -11,7 +11,7 @@ use crate::error::{Error, Result};
 use crate::loss::reduce::sum;
 use crate::loss::sft;
 use crate::method::{Cast, Defaults, Head, Method, Problems, Shared};
-use crate::model::{CausalLm, Counted, Rows, Sequence};
+use crate::model::{CausalLm, Counted, Reference, Rows, Sequence};
 use crate::pretrained::Pretrained;
 use crate::readings::Readings;
 use crate::settings::TrainConfig;
@@ -103,6 +103,10 @@ impl Method for SftConfig {
     fn drops_out(&self) -> bool {
         true
     }
+
+    fn adds_noise(&self) -> bool {
+        true
+    }
 }
 
 impl OfflineMethod for SftConfig {
@@ -146,7 +150,7 @@ impl OfflineMethod for SftConfig {
         Rows::Alone(vec![sequence(text)])
     }
 
-    fn objective(&self, _reference: Option<CausalLm>) -> Sft {
+    fn objective(&self, _reference: Option<Reference>) -> Sft {
         Sft::new(self)
     }
 }
@@ -191,7 +195,7 @@ impl Objective for Sft {
         measured: &mut Readings<Stats>,
     ) -> Option<Tensor<1>> {
         let rows = Rows::Alone(rows.iter().map(|row| sequence(row)).collect());
-        let batch = model.batch(&rows).dropping(context.dropout);
+        let batch = model.batch_with_noise(&rows, context.noise).dropping(context.dropout);
         if batch.targets().is_empty() {
             return None;
         }

@@ -64,6 +64,10 @@ impl Method for SimpoConfig {
         true
     }
 
+    fn adds_noise(&self) -> bool {
+        true
+    }
+
     fn need(&self) -> Need {
         Need::Preference
     }

@@ -14,7 +14,7 @@ use crate::data::{RowFilter, parse_rename};
 pub use crate::data::{Side, TooLong};
 pub use crate::learner::optimizer::MomentFormat;
 use crate::learner::optimizer::{AdamWConfig, OptimizerConfig, RmsPropConfig};
-use crate::model::{self, Precision, SavedWeights, WeightFormat};
+use crate::model::{self, Precision, ReferenceSync, SavedWeights, WeightFormat};
 pub use episode::{EnvironmentConfig, EpisodeConfig, ToolConfig};
 pub use evaluation::EvaluationConfig;
 pub use lr_schedule::{
@@ -163,6 +163,19 @@ pub struct TrainConfig {
     /// dropout, so the first ratios are not 1 (FineGrainedRLHF). The ratios of grpo and rloo compare with logprobs with dropout (TRL).
     /// Default false.
     pub dropout: bool,
+    /// Add uniform noise to the embeddings of a step (NEFTune, Jain et al. 2023). The noise of a row with L tokens is at most this value
+    /// divided by √(L·D), where D is the width of the embeddings. For sft, dpo, orpo, cpo and simpo, with models that have no encoder.
+    /// Evaluations, completions and the reference have no noise. Default 0: no noise (TRL).
+    pub neftune_noise_alpha: f64,
+    /// Let the reference follow the policy (TR-DPO, Gorbatovski et al. 2024): see `ref_model_mixup_alpha` and `ref_model_sync_steps`. For
+    /// dpo with `reference: live`, kto with `loss_type: kto`, and grpo and rloo with a `kl_coefficient`, without an adapter. The reference
+    /// is then held in f32, whatever `frozen_weights` is. Default false (TRL).
+    pub sync_ref_model: bool,
+    /// Weight α of the policy when the reference follows it: the reference becomes α · policy + (1 − α) · reference. Default 0.6 (TRL).
+    pub ref_model_mixup_alpha: f64,
+    /// The reference follows the policy after every so many steps (online methods: iterations). Default 512 (TRL).
+    #[schemars(range(min = 1))]
+    pub ref_model_sync_steps: usize,
     /// Seed of every random stream. Default 42 (TRL).
     pub seed: u64,
     /// Device for all computations: `cpu`; in a build with the cargo feature `cuda` or `wgpu` also `gpu`, `gpu:1` and so on;
@@ -258,6 +271,10 @@ impl Default for TrainConfig {
             shuffle: true,
             priority_scale: None,
             dropout: false,
+            neftune_noise_alpha: 0.0,
+            sync_ref_model: false,
+            ref_model_mixup_alpha: 0.6,
+            ref_model_sync_steps: 512,
             seed: 42,
             device: "cpu".into(),
             compute: Precision::F32,
@@ -288,6 +305,17 @@ impl TrainConfig {
     /// Limits on the size of a forward pass.
     pub fn passes(&self) -> MicroBatch {
         MicroBatch::new(self.micro_batch_tokens, self.micro_batch_size)
+    }
+
+    /// Scale of the noise on embeddings in training; `None` for no noise.
+    pub fn noise_alpha(&self) -> Option<f64> {
+        (self.neftune_noise_alpha != 0.0).then_some(self.neftune_noise_alpha)
+    }
+
+    /// How the reference follows the policy; `None` if it does not.
+    pub fn reference_sync(&self) -> Option<ReferenceSync> {
+        let sync = ReferenceSync { alpha: self.ref_model_mixup_alpha, every: self.ref_model_sync_steps };
+        self.sync_ref_model.then_some(sync)
     }
 
     /// Parses `column` into (name in the file, name in gradus).

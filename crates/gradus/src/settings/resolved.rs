@@ -29,6 +29,8 @@ pub struct Settings {
     pub passes: MicroBatch,
     /// True if the longest pass is tried before the first step.
     pub try_longest: bool,
+    /// Scale of the noise on embeddings in training; `None` for no noise.
+    pub noise_alpha: Option<f64>,
     /// Number of steps between rows of `metrics.jsonl`.
     pub logging_steps: usize,
     /// Enabled experiment trackers.
@@ -68,6 +70,8 @@ pub struct StepSettings {
     pub max_grad_norm: f64,
     /// Limits on the size of a forward and backward pass.
     pub passes: MicroBatch,
+    /// Scale of the noise on embeddings in training; `None` for no noise.
+    pub noise_alpha: Option<f64>,
     /// Seed of the run.
     pub seed: Seed,
 }
@@ -84,6 +88,7 @@ impl Settings {
             max_grad_norm: config.max_grad_norm,
             passes: config.passes(),
             try_longest: config.try_longest,
+            noise_alpha: config.noise_alpha(),
             logging_steps: config.logging_steps.max(1),
             trackers: EnabledTrackers { tensorboard: config.tensorboard, wandb: config.wandb },
             save_rollouts: config.save_rollouts,
@@ -103,8 +108,9 @@ impl Settings {
 
     /// Returns the settings of optimizer step `step`, counted from 0.
     pub fn of_step(&self, step: usize) -> StepSettings {
-        let Self { max_grad_norm, passes, seed, .. } = *self;
-        StepSettings { learning_rate: self.learning_rate * self.multiplier(step), max_grad_norm, passes, seed }
+        let Self { max_grad_norm, passes, noise_alpha, seed, .. } = *self;
+        let learning_rate = self.learning_rate * self.multiplier(step);
+        StepSettings { learning_rate, max_grad_norm, passes, noise_alpha, seed }
     }
 
     /// Learning rate of `step`, counted from 0, for a peak of 1.

@@ -50,6 +50,14 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
         }
         Ok::<_, Error>(Player { role, name: name.clone(), dir, shape })
     })?;
+    if let Some(alpha) = config.train.noise_alpha().filter(|_| cast.policy.shape.has_encoder()) {
+        let message = format!(
+            "has an encoder, but `train.neftune_noise_alpha` is {alpha}: such models are trained without noise"
+        );
+        let hint =
+            "leave it out: transformers accepts it for these models, but their noise does not reach encoder or decoder";
+        return Err(Error::model(&cast.policy.dir.path, message).with_hint(hint));
+    }
     fit::check(&cast, start, config.method.is_online())?;
     Ok(cast)
 }

@@ -104,7 +104,8 @@ pub(crate) fn with_rows(
     held_out: &[RowSize],
 ) -> Result<Workload> {
     let shape = cast.policy.shape;
-    if shape.angles_vary {
+    // With noise on embeddings, the sequences of a pair share no tokens.
+    if shape.angles_vary || plan.train().noise_alpha().is_some() {
         rows.iter_mut().for_each(|row| (row.computed, row.computed_after) = (row.tokens, row.tokens));
     }
     if !shape.has_encoder() {

@@ -9,26 +9,30 @@ use crate::algorithm::{Actor, Algorithm, Critic};
 use crate::batches::MicroBatch;
 use crate::learner::Learner;
 use crate::method::Iteration;
-use crate::model::{DropoutStream, Support};
+use crate::model::{DropoutStream, EmbeddingNoise, Support};
 use crate::objective::{LossContext, Objective, Readings, totals};
 use crate::observer::Event;
 use crate::rng::Seed;
 use crate::rollout::{Prompt, Rollout, Rollouts, StopReason};
+use crate::settings::Settings;
 
 /// Tries the longest pass over `examples` that a step of `batch_size` examples can contain.
 pub(super) fn offline<O: Objective>(
     objective: &O,
     examples: &[O::Example],
     batch_size: usize,
-    passes: MicroBatch,
+    settings: &Settings,
     learner: &Learner<O::Model>,
     recorder: &mut Recorder<'_>,
 ) {
     report_phase(recorder);
     let lengths: Vec<usize> = examples.iter().map(|example| objective.tokens(example)).collect();
-    let batch: Vec<&O::Example> = passes.longest(&lengths, batch_size).into_iter().map(|i| &examples[i]).collect();
-    // The results are discarded, so this dropout seed affects nothing.
-    let context = LossContext { totals: totals(objective, &batch), dropout: Some(DropoutStream::new(Seed(0), 0, 0)) };
+    let batch: Vec<&O::Example> =
+        settings.passes.longest(&lengths, batch_size).into_iter().map(|i| &examples[i]).collect();
+    // The results are discarded, so this seed of dropout and noise affects nothing.
+    let (totals, dropout) = (totals(objective, &batch), Some(DropoutStream::new(Seed(0), 0, 0)));
+    let noise = settings.noise_alpha.map(|alpha| EmbeddingNoise::new(alpha, Seed(0), 0));
+    let context = LossContext { totals, dropout, noise };
     let share = objective.loss(learner.module(), &batch, context, &mut Readings::default());
     if let Some(share) = share {
         drop(share.backward());

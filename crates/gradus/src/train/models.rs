@@ -24,7 +24,7 @@ use crate::learner::optimizer::{Optimizer, OptimizerConfig};
 use crate::method::{Cast, Head, TrainedBy, TrainedParts};
 use crate::metric_models::MetricModels;
 use crate::model::adapter::{Adaptable, PeftConfig, TaskType};
-use crate::model::{CausalLm, Layers, ModelDir, RewardModel};
+use crate::model::{CausalLm, Layers, ModelDir, REFERENCE_DIR, Reference, ReferenceSync, RewardModel};
 use crate::pretrained::Trainable;
 use crate::ranks::Ranks;
 use crate::reward::config::Learned;
@@ -75,8 +75,11 @@ impl Models<'_> {
     }
 
     /// Loads the reference, without autodiff. It shares the policy's weights if both start from the same model.
-    pub fn reference(&self, policy: &CausalLm) -> Result<Option<CausalLm>> {
+    pub fn reference(&self, policy: &CausalLm) -> Result<Option<Reference>> {
         let Some(player) = &self.cast.reference else { return Ok(None) };
+        if let Some(sync) = self.plan.train().reference_sync() {
+            return self.following_reference(player, policy, sync).map(Some);
+        }
         let (start, weights) = (&self.start.model.dir, player.role.weights);
         let plain = self.device.clone().inner();
         let reference = match self.checkpoint {
@@ -87,7 +90,34 @@ impl Models<'_> {
             Some(_) => CausalLm::load_packed(start, weights, &plain)?,
             None => policy.valid(),
         };
-        Ok(Some(reference.into_frozen(weights)))
+        Ok(Some(Reference::frozen(reference.into_frozen(weights))))
+    }
+
+    /// Loads a reference that follows the policy. Its weights stay dense and in f32.
+    fn following_reference(&self, player: &Player, policy: &CausalLm, sync: ReferenceSync) -> Result<Reference> {
+        let plain = self.device.clone().inner();
+        let model = match self.checkpoint {
+            Some(checkpoint) => {
+                let mut dir = ModelDir::open(&checkpoint.path.join(REFERENCE_DIR))?;
+                // It is written with the policy's configuration, but a named reference has its own.
+                dir.config = player.dir.config.clone();
+                CausalLm::load(&dir, &plain)?.with_compute(policy.compute())
+            }
+            None if player.is_named() => CausalLm::load(&player.dir, &plain)?.with_compute(policy.compute()),
+            None => policy.valid(),
+        };
+        let is_same_family = player.dir.model_type() == self.start.model.dir.model_type();
+        let followed = match policy.adapter() {
+            Some(_) => Err("the policy is an adapter, whose base does not change".to_owned()),
+            None if !is_same_family => Err("it is of another model family".to_owned()),
+            None => Reference::following(&model, policy, sync),
+        };
+        followed.map_err(|what| {
+            let message = format!("`train.sync_ref_model` mixes this reference with the policy, but {what}");
+            Error::model(&player.dir.path, message).with_hint(
+                "set a `reference_model` with the policy's architecture, or leave it out to use the start model",
+            )
+        })
     }
 
     /// Loads the lagged policy of some iterations ago, without autodiff. At first it has the policy's own weights.

@@ -14,7 +14,7 @@ use crate::batches::Order;
 use crate::error::{Error, Result};
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
-use crate::model::DropoutStream;
+use crate::model::{DropoutStream, EmbeddingNoise};
 use crate::objective::{LossContext, Objective, Readings, StepId, totals};
 use crate::progress::Progress;
 use crate::settings::{Settings, StepSettings};
@@ -40,7 +40,12 @@ pub struct Offline<'a, O: Objective> {
     pub save: Save<'a, O::Model>,
     /// Samples and scores completions of held-out prompts, if enabled.
     pub complete: Option<Complete<'a, O::Model>>,
+    /// Called after each optimizer step, if something follows the model.
+    pub after_step: Option<AfterStep<'a, O::Model>>,
 }
+
+/// Receives the model (without gradients) after so many steps.
+pub type AfterStep<'a, M> = &'a dyn Fn(&M, usize);
 
 /// Writes a model (without gradients) into a directory.
 pub type Save<'a, M> = &'a dyn Fn(&M, &Path, SaveFor) -> Result<()>;
@@ -89,7 +94,7 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
 
     fn try_longest(&mut self, recorder: &mut Recorder<'_>) {
         let Offline { objective, examples, order, settings, .. } = self.task;
-        longest::offline(*objective, examples, order.batch_size, settings.passes, self.learner, recorder);
+        longest::offline(*objective, examples, order.batch_size, settings, self.learner, recorder);
     }
 
     fn step(&mut self, step: usize, recorder: &mut Recorder<'_>) -> Result<StepReport> {
@@ -99,14 +104,18 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
         let of_step = settings.of_step(step);
         let within = recorder.within(step + 1, settings.steps);
         let report = optimize(*objective, self.learner, &batch, of_step, &within);
-        report.map_err(|halt| {
+        let report = report.map_err(|halt| {
             self.learner.discard();
             match halt {
                 Halt::Interrupted => Error::Interrupted,
                 Halt::Failed(error) => error,
                 Halt::Diverged(what) => recorder.diverged(step + 1, what, describe(*objective, &rows, &batch)),
             }
-        })
+        })?;
+        if let Some(after_step) = self.task.after_step {
+            after_step(&self.learner.frozen(), step + 1);
+        }
+        Ok(report)
     }
 
     fn evaluate(&mut self, split: EvalSplit, done: usize, progress: &dyn Progress) -> Result<Stats> {
@@ -209,6 +218,7 @@ pub fn optimize<O: Objective>(
     let with_context = objective.with_batch_context(learner.module(), &batch, settings.passes, progress)?;
     let batch: Vec<&O::Example> = with_context.as_ref().map_or(batch, |batch| batch.iter().collect());
     let lengths: Vec<usize> = batch.iter().map(|example| objective.tokens(example)).collect();
+    let noise = settings.noise_alpha.map(|alpha| EmbeddingNoise::new(alpha, settings.seed, step));
     let (lanes, passes) = (settings.passes.lanes, settings.passes.in_lanes(&lengths));
     let of_lane = |lane: usize| -> Result<(f64, Stats), LaneHalt> {
         let (mut readings, mut shares) = (Readings::default(), Vec::new());
@@ -216,7 +226,8 @@ pub fn optimize<O: Objective>(
         for (index, pass) in passes[lane].clone() {
             progress.advance("accumulated", pass.start, batch.len()).map_err(|_| LaneHalt::Interrupted)?;
             let masks = DropoutStream::new(settings.seed, step, index as u64);
-            let context = LossContext { totals, dropout: Some(masks) };
+            let noise = noise.map(|noise| noise.starting_at(pass.start));
+            let context = LossContext { totals, dropout: Some(masks), noise };
             if last == Some(index) {
                 learner.begin_last_pass(lane, lanes);
             }

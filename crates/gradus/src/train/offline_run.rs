@@ -19,7 +19,7 @@ use crate::evaluation::{Evaluated, Evaluation, Measuring};
 use crate::files::atomic;
 use crate::generate::SamplingParams;
 use crate::learner::Learner;
-use crate::model::{CausalLm, ModelShape, TrainingInfo};
+use crate::model::{CausalLm, ModelShape, Reference, TrainingInfo};
 use crate::objective::{Objective, OfflineMethod};
 use crate::observer::{Event, Observer};
 use crate::pretrained::Trainable;
@@ -48,6 +48,8 @@ impl RunContext<'_> {
         let test = reference_logprobs::attach(method, test, &logprobs.test);
         let progress_observer: &mut dyn Observer = &mut *observer;
         let served = method.at_server(&self.start.model, &PhaseProgress(RefCell::new((progress_observer, ""))))?;
+        // Any other reference belongs to the objective, or is no longer needed.
+        let following = reference.clone().filter(|_| self.plan.train().sync_ref_model);
         let objective = served.unwrap_or_else(|| method.objective(reference));
 
         let order = self.order(Purpose::DataOrder, train.len());
@@ -68,7 +70,15 @@ impl RunContext<'_> {
         let for_use = self.start.model.saving(self.plan.train().saved_weights);
         let save = |model: &Model<M>, path: &Path, purpose: SaveFor| {
             model.save(purpose.choose(&self.start.model, &for_use), path)?;
+            if let (SaveFor::Resume, Some(reference)) = (purpose, &following) {
+                reference.save_state(path, |reference, path| reference.save(&self.start.model, path))?;
+            }
             trained(model, &[]).write(path)
+        };
+        let follow = |model: &Model<M>, done: usize| {
+            if let (Some(reference), Some(policy)) = (&following, model.language()) {
+                reference.end_step(done, || policy.clone());
+            }
         };
         let remarks = match prompts.is_empty() && test_prompts.is_empty() {
             true => Vec::new(),
@@ -103,6 +113,7 @@ impl RunContext<'_> {
             settings: &settings,
             save: &save,
             complete: if log.is_some() { Some(&complete) } else { None },
+            after_step: if following.is_some() { Some(&follow) } else { None },
         };
         offline::train(&task, &mut learner, &mut recorder)?;
         log.map_or(Ok(()), |log| log.into_inner().finish())?;
@@ -141,7 +152,7 @@ impl RunContext<'_> {
         model: &Model<M>,
         splits: [&[M::Example]; 3],
         observer: &mut dyn Observer,
-    ) -> Result<(Option<CausalLm>, ReferenceLogprobs, Option<String>)> {
+    ) -> Result<(Option<Reference>, ReferenceLogprobs, Option<String>)> {
         let about = self.reference_question(method, splits);
         // A run that is to be replaced loses its stored numbers, so they are not read.
         let goes_on = self.checkpoint.is_some();
@@ -157,7 +168,8 @@ impl RunContext<'_> {
         let compute = |reference: &CausalLm, observer: &mut dyn Observer| {
             ReferenceLogprobs::compute(method, reference, splits, self.settings(1).passes, observer)
         };
-        let logprobs = reference.as_ref().map_or_else(ReferenceLogprobs::default, |model| compute(model, observer));
+        let logprobs =
+            reference.as_ref().map_or_else(ReferenceLogprobs::default, |found| compute(&found.model(), observer));
         Ok((reference, logprobs, about))
     }
 

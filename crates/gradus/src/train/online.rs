@@ -22,7 +22,7 @@ use crate::evaluation::{Evaluation, observe_logprobs, observe_rewards, observe_r
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
 use crate::math::{Baseline, Scale, group_advantages};
-use crate::model::CausalLm;
+use crate::model::{CausalLm, Reference};
 use crate::observer::{Event, LearnedCompletion};
 use crate::progress::Progress;
 use crate::reward::{self, Reward, RewardPart, Score};
@@ -130,14 +130,14 @@ impl OnlineTraining<'_, '_> {
     fn experience(&self, rollouts: Rollouts, scores: &[Score], progress: &dyn Progress) -> Result<Experience> {
         let (task, algorithm) = (self.task, &*self.algorithm);
         let (reference, policy) = match (algorithm.needs_reference(), task.reference) {
-            (true, Some(model)) => {
+            (true, Some(reference)) => {
                 progress.advance("compared with the reference", 0, rollouts.len())?;
                 let of = if algorithm.has_raw_kl() { raw_logprobs } else { logprobs };
                 let temperature = task.iteration.rollouts.trained_temperature();
                 let pass = |model: &CausalLm| of(model, &rollouts, temperature, task.settings.passes);
                 // The log-probabilities of a source that is not exact come from such a pass already.
                 let has_pass = algorithm.has_exact_kl() && self.source.is_exact();
-                (Some(pass(model)), has_pass.then(|| pass(&self.actor.frozen().policy)))
+                (Some(pass(&reference.model())), has_pass.then(|| pass(&self.actor.frozen().policy)))
             }
             _ => (None, None),
         };
@@ -229,6 +229,9 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let update = Update { iteration, multiplier, settings, progress: &within };
         let updated = self.algorithm.update(self.actor, &experience, &advantages, update);
         let updated = updated.map_err(|what| recorder.diverged(done, what, describe(&experience)))?;
+        if let Some(reference) = task.reference {
+            reference.end_step(done, || self.actor.frozen().policy);
+        }
         measured.lap("update");
 
         // 4. Record the rollouts and check them for warnings.
@@ -267,7 +270,8 @@ impl TrainingStep for OnlineTraining<'_, '_> {
                 chosen.into_iter().map(|row| task.held_out[row].clone()).collect()
             }
         };
-        let (reference, measuring, &Settings { seed, passes, .. }) = (task.reference, task.measuring, settings);
+        let reference = task.reference.map(Reference::model);
+        let (reference, measuring, &Settings { seed, passes, .. }) = (reference.as_ref(), task.measuring, settings);
         let evaluation = Evaluation { prompts: &prompts, sampler: &sampler, reference, seed, passes, measuring };
         let found = evaluation.run(&mut LocalEngine::default(), &policy(self.actor), Some(self.reward))?;
         refuse_if_all_failed(&found.rollouts)?;
@@ -310,6 +314,9 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let save = |policy: &CausalLm, path: &Path| (self.task.save)(policy, path, SaveFor::Resume);
         save(&frozen.policy, directory)?;
         self.algorithm.save(&frozen, directory)?;
+        if let Some(reference) = self.task.reference {
+            reference.save_state(directory, &save)?;
+        }
         self.algorithm.save_state(directory, &save)
     }
 }

@@ -9,7 +9,7 @@ use crate::error::Result;
 use crate::evaluation::Measuring;
 use crate::generate::SamplingParams;
 use crate::method::{Iteration, RolloutKeys};
-use crate::model::CausalLm;
+use crate::model::{CausalLm, Reference};
 use crate::progress::Progress;
 use crate::rollout::{Episodes, Prompt, Sampler, Scene};
 use crate::settings::{RolloutsConfig, Settings};
@@ -35,8 +35,8 @@ pub struct Online<'a> {
     pub stop_ids: &'a [u32],
     /// First and last id of every completion, if the model's generation configuration forces them.
     pub forced_ids: [Option<u32>; 2],
-    /// Frozen reference, for the algorithm and for the KL of evaluations.
-    pub reference: Option<&'a CausalLm>,
+    /// Reference, for the algorithm and for the KL of evaluations.
+    pub reference: Option<&'a Reference>,
     /// Environment that replies to the policy, if there is one.
     pub episodes: Option<&'a Episodes>,
     /// Server that samples, if there is one.

@@ -506,6 +506,55 @@ fn flags_that_change_which_rows_share_a_step_are_reported() {
 }
 
 #[test]
+fn noise_on_embeddings_is_kept_for_methods_that_are_trained_with_it() {
+    let axolotl = "base_model: m\ndatasets:\n  - path: d\n";
+    let llamafactory = "stage: sft\nfinetuning_type: full\ndataset: d\nmodel_name_or_path: m\n";
+    for (system, base, key) in [
+        ("trl-sft", TRL_BASE, "neftune_noise_alpha"),
+        ("trl-dpo", TRL_BASE, "neftune_noise_alpha"),
+        ("axolotl", axolotl, "neftune_noise_alpha"),
+        ("llamafactory", llamafactory, "neftune_alpha"),
+    ] {
+        let found = imported(system, &format!("{base}{key}: 5\n"));
+        check(&found, &[("/train/neftune_noise_alpha", "5.0")]);
+        assert!(!found.1.iter().any(|note| note.contains("neftune")), "{:?}", found.1);
+        for nothing in ["0", "null"] {
+            let found = imported(system, &format!("{base}{key}: {nothing}\n"));
+            check(&found, &[("/train/neftune_noise_alpha", "0.0")]);
+            assert!(!found.1.iter().any(|note| note.contains("neftune")), "{:?}", found.1);
+        }
+    }
+    let found = imported("trl-kto", &format!("{TRL_BASE}neftune_noise_alpha: 5\n"));
+    check(&found, &[("/train/neftune_noise_alpha", "0.0")]);
+    assert!(
+        found.1.iter().any(|note| note == "gradus trains `kto` without noise on embeddings: left out"),
+        "{:?}",
+        found.1
+    );
+}
+
+#[test]
+fn a_reference_that_follows_the_policy_is_kept() {
+    let found = imported("trl-dpo", &format!("{TRL_BASE}sync_ref_model: true\nref_model_mixup_alpha: 0.5\n"));
+    check(
+        &found,
+        &[
+            ("/train/sync_ref_model", "true"),
+            ("/train/ref_model_mixup_alpha", "0.5"),
+            ("/train/ref_model_sync_steps", "512"),
+            ("/method/dpo/reference", "\"live\""),
+        ],
+    );
+    // An iteration has two optimizer steps.
+    let sampled = "per_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\nnum_iterations: 2\nbeta: 0.1\n";
+    let found = imported("trl-grpo", &format!("{TRL_BASE}{sampled}sync_ref_model: true\nref_model_sync_steps: 64\n"));
+    check(&found, &[("/train/sync_ref_model", "true"), ("/train/ref_model_sync_steps", "32")]);
+    let found = imported("trl-kto", &format!("{TRL_BASE}ref_model_mixup_alpha: 0.5\nref_model_sync_steps: 64\n"));
+    check(&found, &[("/train/sync_ref_model", "false"), ("/train/ref_model_mixup_alpha", "0.6")]);
+    assert!(!found.1.iter().any(|note| note.contains("ref_model")), "{:?}", found.1);
+}
+
+#[test]
 fn order_template_and_quoted_numbers_of_trl_are_kept() {
     let base = "model_name_or_path: m\ndataset_name: d\nper_device_train_batch_size: 8\nnum_generations: 8\nreward_funcs: accuracy_reward\n";
     for (command, keys, shuffles) in [

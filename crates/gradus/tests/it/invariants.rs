@@ -335,6 +335,34 @@ fn recomputed_blocks_change_nothing() {
     }
 }
 
+/// Noise depends on the step, the row and the place in the row, and on nothing else.
+#[test]
+fn noise_on_embeddings_does_not_depend_on_passes_lanes_recomputation_or_interruptions() {
+    let find = |name| OFFLINE.iter().find(|method| method.name == name).expect("a method");
+    for name in ["sft", "dpo", "simpo"] {
+        let noisy = "  neftune_noise_alpha: 5\n";
+        let new = |more: &str| {
+            let run = Run::new(find(name), false, &format!("  max_steps: 3\n  eval_steps: 1\n{more}"));
+            Run { written: run.written.replace("eval_fraction: 0\n", "eval_fraction: 0.3\n"), ..run }
+        };
+        let train = |more: &str| new(more).train();
+        let (with, without) = (train(noisy), train(""));
+        let loss = |trained: &Trained, step| metric(trained, step, "loss");
+        assert!((loss(&with, 1) - loss(&without, 1)).abs() > 1e-4, "{name}: noise has no effect");
+        // Before the first step, both have the same weights, and evaluations have no noise.
+        assert_eq!(metric(&with, 0, "eval_loss"), metric(&without, 0, "eval_loss"), "{name}");
+        assert_same(&format!("{name}, alpha 0"), &train("  neftune_noise_alpha: 0\n"), &without, 0.0);
+        assert_same(&format!("{name}, recompute"), &train(&format!("{noisy}  recompute: true\n")), &with, 0.0);
+        for split in ["  micro_batch_size: 1\n", "  micro_batch_tokens: 60\n", "  lanes: 4\n"] {
+            let parts = train(&format!("{noisy}{split}"));
+            assert_same(&format!("{name}, {}", split.trim()), &parts, &with, ROUNDING);
+        }
+        let run = new(noisy);
+        run.interrupt(2);
+        assert_same(&format!("{name}, resumed"), &run.finish(Existing::Resume), &with, 0.0);
+    }
+}
+
 #[test]
 fn an_interrupted_run_that_goes_on_gives_the_same_bits() {
     for (method, is_online) in all() {

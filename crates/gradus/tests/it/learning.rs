@@ -21,7 +21,7 @@ use gradus::learner::Learner;
 use gradus::learner::optimizer::Optimizer;
 use gradus::machine::Machine;
 use gradus::method::{Iteration, RolloutKeys};
-use gradus::model::{CausalLm, ModelDir, Precision, RewardModel, named_tensors, save_causal};
+use gradus::model::{CausalLm, ModelDir, Precision, Reference, RewardModel, named_tensors, save_causal};
 use gradus::reward::{Reward, RewardError, Score};
 use gradus::rng::{Purpose, Seed};
 use gradus::rollout::{Prompt, Rollouts};
@@ -107,7 +107,7 @@ fn learn(iteration: Iteration<'_>, algorithm: &mut dyn Algorithm, actor: Actor, 
     let dir = model("qwen3");
     let save = |policy: &CausalLm, path: &Path, _: SaveFor| save_causal(policy, &dir, path);
     let mut learner = Learner::new(actor, Optimizer::new(settings.optimizer));
-    let reference = learner.frozen().policy;
+    let reference = Reference::frozen(learner.frozen().policy);
     let task = Online {
         prompts: &prompts[..8],
         held_out: &prompts[8..],

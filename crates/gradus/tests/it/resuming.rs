@@ -105,6 +105,57 @@ fn dpo_resumes_with_the_same_bits() {
     resumes("dpo: {}", pairs());
 }
 
+/// The reference changes after the second and the fourth step; the run stops after the third.
+#[test]
+fn a_reference_that_follows_resumes_with_the_same_bits() {
+    let sync = "sync_ref_model: true, ref_model_mixup_alpha: 0.3, ref_model_sync_steps: 2";
+    resumes_with("dpo: {reference: live}", sync, pairs());
+    resumes_with("kto: {}", sync, marked());
+    let grpo = "grpo: {group_size: 4, max_new_tokens: 6, kl_coefficient: 0.05, mini_batches: 2}}\nreward: {rule: {length: {target: 3}}";
+    resumes_with(grpo, sync, questions());
+    let named = format!("dpo: {{reference: live, reference_model: {}}}", model("qwen3").path.display());
+    resumes_with(&named, sync, pairs());
+}
+
+/// Only the log-probabilities of a frozen reference stay the same.
+#[test]
+fn a_reference_that_follows_changes_what_is_learned_from_the_step_after() {
+    let dir = TestDir::new(pairs());
+    let rest = |train: &str| {
+        format!(
+            "method: {{dpo: {{reference: live}}}}\ntrain: {{max_steps: 4, batch_size: 4, learning_rate: 1e-3, eval_steps: -1{train}}}\n"
+        )
+    };
+    let losses = |name: &str, train: &str| -> Vec<f64> {
+        let run = gradus::train::run(&dir.plan(name, "qwen3", &rest(train)), &mut Silent).unwrap();
+        let rows = gradus::run::read_metrics(&run.directory.join("metrics.jsonl")).unwrap();
+        rows.iter().filter_map(|row| row.values.get("loss")).collect()
+    };
+    let frozen = losses("frozen", "");
+    let following = losses("following", ", sync_ref_model: true, ref_model_sync_steps: 2");
+    let apart: Vec<f64> = following.iter().zip(&frozen).map(|(a, b)| (a - b).abs()).collect();
+    assert!(apart.len() == 4 && apart[0] <= 1e-6 && apart[1] <= 1e-6, "{following:?} against {frozen:?}");
+    assert!(apart[2] > 1e-5, "{following:?} against {frozen:?}");
+    let whole = losses("whole", ", sync_ref_model: true, ref_model_sync_steps: 1, ref_model_mixup_alpha: 1");
+    for loss in whole {
+        assert!((loss - std::f64::consts::LN_2).abs() <= 1e-6, "the reference is the policy before each step: {loss}");
+    }
+}
+
+#[test]
+fn a_reference_with_other_parameters_cannot_follow_the_policy() {
+    let dir = TestDir::new(pairs());
+    let rest = format!(
+        "method: {{dpo: {{reference: live, reference_model: {}}}}}\ntrain: {{max_steps: 1, sync_ref_model: true}}\n",
+        model("gpt2").path.display()
+    );
+    let error = gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap_err().to_string();
+    assert!(
+        error.contains("`train.sync_ref_model` mixes this reference with the policy, but it is of another"),
+        "{error}"
+    );
+}
+
 #[test]
 fn simpo_and_cpo_resume_with_the_same_bits() {
     resumes("simpo: {}", pairs());

@@ -166,6 +166,16 @@ fn dropout_changes_what_orpo_cpo_and_simpo_learn() {
     }
 }
 
+/// In transformers, noise does not reach the two stacks of a T5, because it is added by their common table.
+#[test]
+fn noise_on_embeddings_is_refused_for_a_model_with_an_encoder() {
+    let dir = TestDir::new([json!({ "prompt": "cup one is", "completion": " full" })]);
+    let training = Training::sft(model("t5").path.display().to_string()).set("neftune_noise_alpha", 5.0);
+    let training = training.data(dir.run("rows.jsonl").display().to_string()).output_dir(dir.run("run"));
+    let error = training.run().unwrap_err().to_string();
+    assert!(error.contains("has an encoder, but `train.neftune_noise_alpha` is 5"), "{error}");
+}
+
 /// Built-in methods, registered under another name, train to the same bits: nothing is lost in the erased types.
 #[test]
 fn a_registered_offline_method_trains_as_the_built_in_one() {

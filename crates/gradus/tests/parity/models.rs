@@ -12,8 +12,8 @@ use burn::tensor::Device;
 use gradus::generate::{Completion, Engine, Event, NoStopRule, Request, SamplingParams, generate};
 use gradus::model::decoder::DecoderFamily;
 use gradus::model::{
-    Batch, CausalLm, DropoutStream, Family, Layers, ModelDir, ModelShape, Precision, RewardModel, Rows, Sequence,
-    WeightFormat, named_tensors, register_family, save_causal, save_reward_model,
+    Batch, CausalLm, DropoutStream, EmbeddingNoise, Family, Layers, ModelDir, ModelShape, Precision, RewardModel, Rows,
+    Sequence, WeightFormat, named_tensors, register_family, save_causal, save_reward_model,
 };
 use gradus::rng::{Purpose, Seed};
 use serde_json::Value;
@@ -211,6 +211,57 @@ fn dropout_falls_where_transformers_has_it() {
         }
         // Without masks nothing is dropped, as in evaluation and sampling.
         assert_eq!(host(model.logits(&batch.dropping(None))), plain, "{name}");
+    }
+}
+
+#[test]
+fn noise_falls_where_transformers_adds_it() {
+    let text = std::fs::read_to_string(fixtures().join("../dropout/fixture.json")).expect("fixture");
+    let fixture: Value = serde_json::from_str(&text).expect("JSON");
+    let key = fixture["key"].as_str().expect("a key").parse().expect("a number");
+    let cases = fixture["noise"].as_array().expect("cases");
+    assert!(cases.len() >= 4);
+    for case in cases {
+        let name = case["model"].as_str().expect("a name");
+        let dir = ModelDir::open(&fixtures().join(name)).expect("opens");
+        let mut model = CausalLm::load(&dir, &device().autodiff()).expect("loads").train();
+        let (sequences, rows) = (sequences(case), case["last_logits"].clone());
+        let noise = EmbeddingNoise::of_key(case["alpha"].as_f64().expect("a number"), key);
+        let batch = model.batch_with_noise(&Rows::texts(&sequences), Some(noise));
+        let last_logits: Vec<Vec<f32>> = serde_json::from_value(rows).expect("logits");
+        let squares = case["squares"].as_object().expect("gradients");
+        let largest = squares.values().fold(0.0, |most: f64, value| most.max(value.as_f64().expect("a number")));
+        let mut of_first = None;
+        for recompute in [false, true] {
+            model.trunk.set_recompute(recompute);
+            let (logits, vocabulary) = (host(model.logits(&batch)), model.vocab_size());
+            for (i, expected) in last_logits.iter().enumerate() {
+                let from = batch.last_indices()[i] * vocabulary;
+                let found = &logits[from..from + vocabulary];
+                assert_close(&format!("{name}: last logits of {i}"), found, expected, LOGITS, 1.0);
+            }
+            let loss = -model.logprobs(&batch, 1.0).logprobs_m.mean();
+            let (value, expected) = (host(loss.clone())[0], case["loss"].as_f64().expect("loss") as f32);
+            assert!(
+                (value - expected).abs() <= 1e-5 * slack() as f32 * expected,
+                "{name}: loss {value}, not {expected}"
+            );
+            let found = crate::tensors::gradients(&model, &loss.backward());
+            assert_eq!(found.len(), squares.len(), "{name}: number of gradients");
+            for (key, values) in &found {
+                let on_disk = key.strip_prefix("trunk.").map_or(key.clone(), |rest| format!("{}{rest}", prefix(&dir)));
+                let square: f64 = values.iter().map(|&x| f64::from(x).powi(2)).sum();
+                let expected = squares[&on_disk].as_f64().expect("a number");
+                let close = (square - expected).abs() <= 1e-3 * slack() * expected.max(1e-4 * largest);
+                assert!(close, "{name}: gradient of {on_disk}: {square} instead of {expected}");
+            }
+            // Recomputed blocks read the same noise.
+            let of_first = of_first.get_or_insert_with(|| (logits.clone(), found.clone()));
+            assert_eq!(*of_first, (logits, found), "{name}, recompute: {recompute}");
+        }
+        let plain = model.batch(&Rows::texts(&sequences));
+        assert_eq!(model.batch_with_noise(&Rows::texts(&sequences), None), plain);
+        assert_ne!(host(model.logits(&plain)), of_first.expect("two passes").0, "{name}");
     }
 }
 

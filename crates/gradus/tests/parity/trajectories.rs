@@ -28,7 +28,7 @@ use gradus::loss::surrogate::Level;
 use gradus::machine::Machine;
 use gradus::math::conjugate::dot;
 use gradus::method::RolloutKeys;
-use gradus::model::{CausalLm, ModelDir, RewardModel, Rows, named_tensors};
+use gradus::model::{CausalLm, ModelDir, Reference, ReferenceSync, RewardModel, Rows, named_tensors};
 use gradus::objective::OfflineMethod;
 use gradus::progress::Unwatched;
 use gradus::rollout::{Prompt, Rollout, Rollouts, StopReason, Turn};
@@ -180,6 +180,14 @@ const DPO: [&str; 10] = [
 fn direct_preference_optimization() {
     offline("dpo", "dpo: {}", "", &DPO);
     offline("dpo", "dpo: {reference: live}", "  micro_batch_size: 3\n", &DPO);
+}
+
+/// The reference follows the policy after the third, the sixth and the ninth step.
+#[test]
+fn direct_preference_optimization_with_a_reference_that_follows() {
+    let sync = "  sync_ref_model: true\n  ref_model_mixup_alpha: 0.6\n  ref_model_sync_steps: 3\n";
+    offline("dpo_sync", "dpo: {reference: live}", sync, &DPO);
+    offline("dpo_sync", "dpo: {reference: live}", &format!("{sync}  micro_batch_size: 3\n"), &DPO);
 }
 
 #[test]
@@ -402,14 +410,22 @@ fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[
     let recorded = lines(&folder().join(run).join("rollouts.jsonl"));
     let mut learner =
         Learner::new(Actor { policy: load("qwen3"), value_head: None }, Optimizer::new(settings.optimizer));
-    let reference = learner.frozen().policy;
+    let start = learner.frozen().policy;
+    let reference = match given["sync_ref_model"].as_bool() {
+        Some(true) => {
+            let alpha = given["ref_model_mixup_alpha"].as_f64().unwrap();
+            let every = given["ref_model_sync_steps"].as_u64().unwrap() as usize;
+            Reference::following(&start, &start, ReferenceSync { alpha, every }).unwrap()
+        }
+        _ => Reference::frozen(start),
+    };
     let mut known = None;
     for (update, step) in fixture["steps"].as_array().unwrap().iter().enumerate() {
         let generation = update / repeats;
         if update % repeats == 0 {
             let rows: Vec<Value> = recorded.iter().filter(|row| row["generation"] == generation).cloned().collect();
             let rollouts = rollouts(&rows, &learner.frozen().policy, 4, temperature, &settings);
-            let reference = actor::logprobs(&reference, &rollouts, temperature, settings.passes);
+            let reference = actor::logprobs(&reference.model(), &rollouts, temperature, settings.passes);
             let rewards = rewards(&rows, &rollouts, "reward");
             let experience = Experience::new(rollouts, rewards, Some(reference));
             let advantages = algorithm.advantages(&learner.frozen(), &experience, &settings);
@@ -423,6 +439,7 @@ fn grouped(run: &str, temperature: f32, algorithm: &mut dyn Algorithm, names: &[
             progress: &Unwatched,
         };
         let report = algorithm.update(&mut learner, experience, advantages, at).unwrap();
+        reference.end_step(update + 1, || learner.frozen().policy);
         for name in ["loss", "grad_norm", "entropy"].iter().chain(names) {
             let expected = step.get(name).unwrap_or(&step["metrics"][name]).as_f64();
             // Values measured when completions were scored are logged once.
@@ -442,6 +459,12 @@ fn group_relative_policy_optimization() {
 #[test]
 fn group_relative_policy_optimization_twice_over_each_batch_with_kl() {
     grpo("grpo_two_iterations_kl");
+}
+
+/// The reference follows the policy after every second step.
+#[test]
+fn group_relative_policy_optimization_with_a_reference_that_follows() {
+    grpo("grpo_sync");
 }
 
 #[test]

@@ -61,7 +61,6 @@ _NO_PADDING = "gradus lays rows end to end and pads nothing"
 _VLLM = "it is for vLLM, and gradus samples completions itself"
 _ONE_SAMPLER = "the sampler of gradus has the probabilities of the trained model, so the ratio is 1"
 _ADAPTS = "only with `use_adaptive_entropy=True`, as in TRL"
-_REFERENCE_STAYS = "the reference model of gradus does not change during a run"
 _SAMPLER = "gradus has its own sampler"
 _METRIC_FUNCTIONS = "gradus measures by its own metrics and returns no logits to Python"
 
@@ -134,7 +133,7 @@ COMMON: Mapping[str, Treatment] = {
     "use_liger_kernel": NoEffect(_NO_COMPILER),
     "liger_kernel_config": NoEffect(_NO_COMPILER),
     "use_cache": NoEffect("gradus keeps keys and values when it samples and drops them when it trains"),
-    "neftune_noise_alpha": Refused("gradus adds no noise to embeddings", "Leave it out."),
+    "neftune_noise_alpha": Refused("this method trains without noise on embeddings", "Leave it out.", (0.0,)),
     "torch_empty_cache_steps": NoEffect(_GRADIENTS),
     "auto_find_batch_size": Refused(
         "gradus reports before the first step whether a run fits into memory",
@@ -273,6 +272,13 @@ _OFFLINE: Mapping[str, Treatment] = {
 _ROUTER: Mapping[str, Treatment] = {
     "router_aux_loss_coef": Refused("gradus has no mixture-of-experts models", "Leave it out."),
 }
+_NOISE: Mapping[str, Treatment] = {
+    "neftune_noise_alpha": same(
+        "neftune_noise_alpha",
+        "the noise of a row depends on its own length, not on the padded length of its batch; the reference has none; models with an "
+        "encoder are refused, because TRL's noise does not reach them",
+    ),
+}
 _DROPOUT: Mapping[str, Treatment] = {
     "disable_dropout": Honored(("dropout",), "without it, dropout works as in the configuration of the model", by="dropout"),
 }
@@ -300,9 +306,14 @@ _TEMPLATE: Mapping[str, Treatment] = {
     "chat_template_path": Honored(("chat_template",), "a Jinja file, or a directory with `chat_template.jinja`", by="template"),
 }
 _SYNC: Mapping[str, Treatment] = {
-    "sync_ref_model": Refused(_REFERENCE_STAYS, "Leave it out, or start a second run from the model of the first."),
-    "ref_model_mixup_alpha": NoEffect("TRL reads it only with `sync_ref_model=True`, which is refused"),
-    "ref_model_sync_steps": NoEffect("TRL reads it only with `sync_ref_model=True`, which is refused"),
+    "sync_ref_model": Honored(
+        ("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),
+        "the reference is held in f32. As in TRL, it is refused with an adapter, with precomputed log-probabilities of the reference, and "
+        "with `beta=0` where completions are sampled; also with KTO's `apo_zero_unpaired`",
+        by="sync",
+    ),
+    "ref_model_mixup_alpha": Honored(("ref_model_mixup_alpha",), "with `sync_ref_model`", by="sync"),
+    "ref_model_sync_steps": Honored(("ref_model_sync_steps",), "with `sync_ref_model`", by="sync"),
 }
 _PRECOMPUTE_BATCH: Mapping[str, Treatment] = {
     "precompute_ref_batch_size": NoEffect("passes choose their own batch size"),
@@ -415,6 +426,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
     "SFTConfig": {
         **_OFFLINE,
         **_ROUTER,
+        **_NOISE,
         **_CUT,
         **_TRUNCATION,
         **_PAD_TOKEN,
@@ -439,6 +451,7 @@ CONFIGS: Mapping[str, Mapping[str, Treatment]] = {
     "DPOConfig": {
         **_OFFLINE,
         **_ROUTER,
+        **_NOISE,
         **_CUT,
         **_TRUNCATION,
         **_PAD_TOKEN,

@@ -640,6 +640,17 @@ def _reference(trainer: TrainerArguments) -> Keys:
     return {"reference": "precomputed" if getattr(trainer.args, "precompute_ref_log_probs") else "live"}
 
 
+def _sync(trainer: TrainerArguments) -> Keys:
+    # TRL reads the other two only with this one.
+    if not getattr(trainer.args, "sync_ref_model"):
+        return {}
+    return {
+        "sync_ref_model": True,
+        "ref_model_mixup_alpha": getattr(trainer.args, "ref_model_mixup_alpha"),
+        "ref_model_sync_steps": _interval(trainer, "ref_model_sync_steps", getattr(trainer.args, "ref_model_sync_steps")),
+    }
+
+
 def _grpo_loss(trainer: TrainerArguments) -> Keys:
     name = getattr(trainer.args, "loss_type")
     return {"loss_type": name, "micro_batch_tokens": ALL_TOKENS} if name == "bnpo" else {"loss_type": name}
@@ -796,6 +807,7 @@ _CONVERSIONS: Final[Mapping[str, Callable[[TrainerArguments], Keys]]] = {
     "shuffle": _shuffle,
     "smoothing": _smoothing,
     "steps": _steps,
+    "sync": _sync,
     "template": _template,
     "trackers": _trackers,
     "turns": _turns,

@@ -136,6 +136,7 @@ impl DecoderFamily {
             fused: self.fused,
             gate: Gate::named("hidden_act", &config.hidden_act)?,
             embedding_scale: 1.0,
+            noise_before_scale: false,
             residual_scale: 1.0,
             head_scale: 1.0,
             score_scale: (config.head_dim() as f64).powf(-0.5) as f32,
@@ -257,6 +258,7 @@ pub(crate) static BUILT_IN: [DecoderFamily; 14] = [
         defaults: r#"{"embedding_multiplier": 1.0, "attention_multiplier": 1.0, "residual_multiplier": 1.0, "logits_scaling": 1.0}"#,
         structure: |config, _, structure| {
             structure.embedding_scale = config.embedding_multiplier;
+            structure.noise_before_scale = true;
             structure.score_scale = config.attention_multiplier;
             structure.residual_scale = config.residual_multiplier;
             structure.head_scale = 1.0 / config.logits_scaling;

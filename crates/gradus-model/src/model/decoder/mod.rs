@@ -210,10 +210,15 @@ impl Body for Decoder {
         });
         let tables: Vec<Angles> = tables.collect();
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
-        let mut x = self.embed_tokens.forward(context.ids());
-        if self.structure.embedding_scale != 1.0 {
-            x = x * self.structure.embedding_scale;
-        }
+        let scaled = |x: Tensor<2>| match self.structure.embedding_scale {
+            1.0 => x,
+            scale => x * scale,
+        };
+        let embedded = self.embed_tokens.forward(context.ids());
+        let mut x = match self.structure.noise_before_scale {
+            true => scaled(context.add_noise(embedded)),
+            false => context.add_noise(scaled(embedded)),
+        };
         let again = context.trained_segments(self.running.recompute, &x);
         let layers = self.layers.iter().zip(&self.structure.layers).zip(self.layer_shapes());
         for (i, ((layer, structure), shape)) in layers.enumerate() {

@@ -26,6 +26,8 @@ pub struct DecoderStructure {
     pub gate: Gate,
     /// Factor of the embeddings.
     pub embedding_scale: f32,
+    /// Whether noise on embeddings is added before they are scaled, because the factor is not part of `transformers`' embedding layer.
+    pub noise_before_scale: bool,
     /// Factor of the outputs of attention and the feed-forward layer before they are added to the hidden states.
     pub residual_scale: f32,
     /// Factor of the final hidden states before the LM head.

@@ -68,6 +68,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     let method = method(from, &mut to)?;
     // `max_grad_norm: null` has no effect: axolotl passes no null on, so transformers clips at its default, 1.
     shared::arguments(from, &mut to, &NAMES);
+    shared::noise(from, &mut to, "neftune_noise_alpha", method);
     schedule(from, &mut to);
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
     from.see_all("sample_packing"); // for `sft` alone

@@ -43,6 +43,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     let method = method(from, &mut to)?;
     shared::arguments(from, &mut to, &HUGGING_FACE);
     shared::unclipped(from, &mut to);
+    shared::noise(from, &mut to, "neftune_alpha", method);
     if from.json("learning_rate").is_none() {
         to.set("train.learning_rate", LEARNING_RATE);
     }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value as Json, json};
 
 use super::{Original, YamlBuilder, unquoted};
+use crate::config::method::MethodConfig;
 
 /// A tool's names for keys, and its defaults.
 pub(super) struct Names {
@@ -199,6 +200,15 @@ pub(super) fn betas(from: &Original, to: &mut YamlBuilder, names: &Names) {
     let betas = (from.number(&names.path("adam_beta1")), from.number(&names.path("adam_beta2")));
     if betas != (None, None) {
         to.set("train.adam_betas", json!([betas.0.unwrap_or(0.9), betas.1.unwrap_or(0.999)]));
+    }
+}
+
+/// Converts the noise on embeddings under `key`, if `method` is trained with noise.
+pub(super) fn noise(from: &Original, to: &mut YamlBuilder, key: &str, method: &str) {
+    let Some(alpha) = from.number(key).filter(|alpha| *alpha != 0.0) else { return };
+    match MethodConfig::named(method).is_some_and(|method| method.method().adds_noise()) {
+        true => to.set("train.neftune_noise_alpha", alpha),
+        false => from.note(key, format!("gradus trains `{method}` without noise on embeddings: left out")),
     }
 }
 

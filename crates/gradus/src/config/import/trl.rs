@@ -103,6 +103,9 @@ const LORA: LoraNames = LoraNames {
 /// No limit for `train.micro_batch_tokens`, as `gradus.trl` sets it for the loss `bnpo`.
 const ALL_TOKENS: usize = 100_000_000;
 
+/// Default number of optimizer steps after which the reference follows the policy.
+const SYNC_STEPS: usize = 512;
+
 /// Losses of TRL's DPO that read `label_smoothing`.
 const SMOOTHED: [&str; 4] = ["robust", "exo_pair", "aot", "aot_unpaired"];
 
@@ -115,6 +118,7 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
     data(from, &mut to)?;
     length(from, &mut to, command);
     shared::unclipped(from, &mut to);
+    shared::noise(from, &mut to, "neftune_noise_alpha", command.name());
     let drops = dropout(from, &mut to, command);
     order(from, &mut to, command);
     for (theirs, ours) in command.keys() {
@@ -130,6 +134,9 @@ pub(super) fn convert(from: &Original, command: TrlCommand) -> Result<YamlBuilde
         if let Some(key) = keys.into_iter().find(|key| from.json(key).is_some()) {
             from.note(key, format!("without `use_peft: true`, TRL trains no adapter: `{key}` is left out"));
         }
+    }
+    if !matches!(command, TrlCommand::Sft | TrlCommand::Reward) {
+        sync(from, &mut to, command);
     }
     match command {
         TrlCommand::Grpo | TrlCommand::Rloo => online(from, &mut to, command)?,
@@ -185,6 +192,21 @@ fn dropout(from: &Original, to: &mut YamlBuilder, command: TrlCommand) -> bool {
         }
     }
     drops
+}
+
+/// Converts a reference that follows the policy. TRL reads the other two keys only with the first.
+fn sync(from: &Original, to: &mut YamlBuilder, command: TrlCommand) {
+    let [alpha, steps] = ["ref_model_mixup_alpha", "ref_model_sync_steps"];
+    let (found, every) = (from.number(alpha), from.some(steps));
+    if from.flag("sync_ref_model") != Some(true) {
+        return;
+    }
+    to.set("train.sync_ref_model", true);
+    to.set_some(&format!("train.{alpha}"), found);
+    to.set(&format!("train.{steps}"), every.unwrap_or(SYNC_STEPS));
+    if command == TrlCommand::Dpo {
+        to.set("method.dpo.reference", "live");
+    }
 }
 
 /// Turns off the dropout of the adapter, as TRL does with that of the model.
@@ -425,7 +447,7 @@ fn intervals(from: &Original, to: &mut YamlBuilder, repeats: usize) {
             ),
         );
     };
-    for key in ["logging_steps", "save_steps", "eval_steps"] {
+    for key in ["logging_steps", "save_steps", "eval_steps", "ref_model_sync_steps"] {
         let theirs = to.0.pointer(&format!("/train/{key}")).and_then(Json::as_u64).unwrap_or(0);
         if theirs > 0 {
             let steps = ((theirs as f64 / repeats as f64).round_ties_even() as u64).max(1);

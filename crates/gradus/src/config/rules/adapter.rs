@@ -1,4 +1,4 @@
-//! Rules for adapters and dropout.
+//! Rules for adapters, dropout and noise on embeddings.
 
 use crate::config::RunConfig;
 use crate::config::method::names;
@@ -20,6 +20,7 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         (message.into(), Some("leave it out, or train an adapter (`lora.rank`)".into()))
     });
     drops_well(problems, config, "train.dropout", config.train.dropout.then_some("true".into()));
+    check_noise(problems, config);
     let Some(lora) = &config.lora else { return };
     problems.require(config.adapter.is_none(), &["adapter", "lora"], || {
         let message = "`adapter` continues an adapter and `lora` creates a new one: a run can have only one of them";
@@ -46,4 +47,15 @@ fn drops_well(problems: &mut Problems<'_>, config: &RunConfig, key: &'static str
     );
     let takers = names("and", |method| method.method().drops_out());
     problems.require(false, &[key], || (message, Some(format!("leave it out; it is for {takers}"))));
+}
+
+/// Rejects noise on embeddings for methods that are not trained with it.
+fn check_noise(problems: &mut Problems<'_>, config: &RunConfig) {
+    let (key, alpha) = ("train.neftune_noise_alpha", config.train.neftune_noise_alpha);
+    problems.at_least(key, alpha, 0.0);
+    problems.require(alpha == 0.0 || config.method.method().adds_noise(), &[key], || {
+        let message = format!("`{key}` is {alpha}, but {} trains without noise on embeddings", config.method.name());
+        let takers = names("and", |method| method.method().adds_noise());
+        (message, Some(format!("leave it out; it is for {takers}")))
+    });
 }

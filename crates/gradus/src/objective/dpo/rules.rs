@@ -2,6 +2,7 @@
 
 use super::{Divergence, DpoConfig, DpoLossType};
 use crate::method::Problems;
+use crate::settings::TrainConfig;
 
 pub(super) fn check(problems: &mut Problems<'_>, dpo: &DpoConfig) {
     problems.above_zero("method.dpo.beta", dpo.beta);
@@ -42,6 +43,19 @@ pub(super) fn check(problems: &mut Problems<'_>, dpo: &DpoConfig) {
             (message, Some(format!("leave out one of `use_weighting` and `{kind}`")))
         });
     }
+}
+
+/// Rejects noise for losses that sort the pairs of a step: the pass that finds their order has no noise, so their losses would depend on
+/// the split of the step.
+pub(super) fn check_noise(problems: &mut Problems<'_>, dpo: &DpoConfig, train: &TrainConfig) {
+    let fine = train.noise_alpha().is_none() || !dpo.sorts();
+    problems.require(fine, &["train.neftune_noise_alpha", "method.dpo.loss_type"], || {
+        let message = format!(
+            "`train.neftune_noise_alpha` is {}, but `loss_type: {}` sorts the pairs of a step by log-probabilities without noise",
+            train.neftune_noise_alpha, dpo.loss_type
+        );
+        (message, Some("leave out the noise, or use a loss that does not sort, such as `sigmoid`".into()))
+    });
 }
 
 fn check_losses(problems: &mut Problems<'_>, dpo: &DpoConfig) {

@@ -180,6 +180,7 @@ fn run_in(
         settings,
         save: &save,
         complete: None,
+        after_step: None,
     };
     let (mut learner, mut recorder) = match Checkpoint::of(&run, None).unwrap() {
         Some(last) => {
@@ -262,6 +263,7 @@ fn the_longest_pass_is_tried_once_before_the_first_step() {
             settings: &settings,
             save: &save,
             complete: None,
+            after_step: None,
         };
         let run = RunDir::create(directory.path(), Existing::Refuse).unwrap();
         let mut learner = Learner::new(LinearModel::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
@@ -334,6 +336,7 @@ fn a_panic_within_a_step_leaves_a_checkpoint_of_the_step_before() {
         settings: &settings,
         save: &save,
         complete: None,
+        after_step: None,
     };
     let dir = RunDir::create(directory.path(), Existing::Refuse).unwrap();
     let mut learner = Learner::new(LinearModel::new([0.0, 0.0], 0.0), Optimizer::new(settings.optimizer));
