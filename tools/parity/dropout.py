@@ -58,7 +58,7 @@ CLASSIFIERS = {
     "deberta-v1": dict(**HIDDEN, pooler_dropout=0.1),
 }
 # Noise before positions are added (gpt2), after a factor of the embeddings (gemma2), before one (granite), and without either.
-NOISE = {"gpt2": 5.0, "gemma2": 40.0, "granite": 5.0, "qwen3": 10.0}
+NOISE = {"gpt2": 5.0, "pythia": 5.0, "opt-narrow": 5.0, "gemma2": 40.0, "granite": 5.0, "qwen3": 10.0}
 EMBEDDING, ATTENDED, FED_FORWARD, ATTENTION = 1, 2, 3, 4
 DECODER_EMBEDDING, CROSSED, CROSS_ATTENTION, ACTIVATION, ENCODED, DECODED = 5, 6, 7, 8, 9, 10
 RELATIVE, HEAD = 11, 12
