@@ -315,7 +315,7 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         save(&frozen.policy, directory)?;
         self.algorithm.save(&frozen, directory)?;
         if let Some(reference) = self.task.reference {
-            reference.save_state(directory, &save)?;
+            reference.save_state(directory, save)?;
         }
         self.algorithm.save_state(directory, &save)
     }

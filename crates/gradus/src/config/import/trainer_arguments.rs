@@ -307,12 +307,13 @@ pub(super) fn vllm(from: &Original, section: &str) {
     if from.flag(&format!("{section}use_vllm")) != Some(true) {
         return;
     }
-    let bounds: [(&str, fn(f64) -> bool); 3] = [
-        ("vllm_importance_sampling_cap", |most| most < 1.0),
-        ("vllm_importance_sampling_clip_max", |most| most < 1.0),
-        ("vllm_importance_sampling_clip_min", |least| least > 1.0),
+    let bounds = [
+        ("vllm_importance_sampling_cap", true),
+        ("vllm_importance_sampling_clip_max", true),
+        ("vllm_importance_sampling_clip_min", false),
     ];
-    for (key, excludes) in bounds {
+    for (key, is_upper) in bounds {
+        let excludes = |bound: f64| if is_upper { bound < 1.0 } else { bound > 1.0 };
         let path = format!("{section}{key}");
         if from.number(&path).is_some_and(excludes) {
             from.note(
