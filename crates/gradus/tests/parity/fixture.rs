@@ -101,10 +101,3 @@ pub fn assert_each(case: &str, found: &[f32], expected: &[f64]) {
 pub fn assert_gradient(case: &str, found: &[f32], expected: &[f64]) {
     assert_all(case, found, expected, GRADIENT, 0.0);
 }
-
-/// Reports the cases of a fixture for which gradus has no function.
-pub fn name_skipped(what: &str, cases: &[String]) {
-    if !cases.is_empty() {
-        crate::support::skipped("function", &format!("{what}: not part of gradus: {}", cases.join(", ")));
-    }
-}
