@@ -227,14 +227,18 @@ fn of_family(family: &str, sizes: Sizes, tokenizer: &Tokenizer) -> Map<String, V
             }),
             json!({}),
         ),
-        "gpt_neox" => joined(
-            json!({
-                "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
-                "max_position_embeddings": positions, "hidden_act": "gelu", "layer_norm_eps": 1e-5, "rotary_pct": 0.25,
-                "rotary_emb_base": 10_000, "use_parallel_residual": true, "attention_bias": true, "tie_word_embeddings": false,
-            }),
-            json!({}),
-        ),
+        "gpt_neox" => {
+            // A quarter of a head, if that is made of pairs.
+            let part = if (width / heads).is_multiple_of(8) { 0.25 } else { 1.0 };
+            joined(
+                json!({
+                    "hidden_size": width, "intermediate_size": inner, "num_hidden_layers": layers, "num_attention_heads": heads,
+                    "max_position_embeddings": positions, "hidden_act": "gelu", "layer_norm_eps": 1e-5, "rotary_pct": part,
+                    "rotary_emb_base": 10_000, "use_parallel_residual": true, "attention_bias": true, "tie_word_embeddings": false,
+                }),
+                json!({}),
+            )
+        }
         "opt" => joined(
             json!({
                 "hidden_size": width, "word_embed_proj_dim": width, "ffn_dim": inner, "num_hidden_layers": layers,

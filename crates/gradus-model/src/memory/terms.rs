@@ -352,7 +352,7 @@ impl Model {
     fn common_block(&self) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
-            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => i,
+            Block::Gpt2 { .. } | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => i,
             Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 2 * i,
         };
         // Only layers of their own write bf16.
@@ -386,10 +386,14 @@ impl Model {
     pub fn forward(&self, pass: PassSize) -> u64 {
         let (d, q, k, i) = self.widths();
         let feed_forward = match self.shape.block {
-            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => 2 * i,
+            Block::Gpt2 { .. } | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => {
+                2 * i
+            }
             Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => 3 * i,
         };
-        let block = NUMBER * pass.tokens.max(pass.sources) as u64 * (d + feed_forward.max(3 * q + 2 * k));
+        // The output of attention waits for that of the feed-forward layer.
+        let waiting = if matches!(self.shape.block, Block::Gpt2 { parallel: true }) { d } else { 0 };
+        let block = NUMBER * pass.tokens.max(pass.sources) as u64 * (d + (feed_forward + waiting).max(3 * q + 2 * k));
         let encoded = NUMBER * pass.sources as u64 * d;
         let head = NUMBER * (pass.tokens as u64 * d + pass.targets as u64 * d) + self.logits(pass.targets, None);
         block.max(head) + encoded + self.expanded()
@@ -408,7 +412,7 @@ impl Model {
             }
             Head::Language => {
                 // A GPU stores no chunk for the backward pass. There, a chunk exists together with its contribution to the head's gradient.
-                let (v, d) = (self.shape.vocabulary, self.shape.width);
+                let (v, d) = (self.shape.vocabulary, self.shape.head_width);
                 let (kept, added) = match self.device {
                     DeviceKind::Cpu => (recorded, 0),
                     DeviceKind::Gpu => (None, recorded.map_or(0, |_| d * longest_side_of_chunk(targets, v))),
@@ -450,7 +454,7 @@ impl Model {
         };
         let matrix = if self.adapter.is_some() { 0 } else { i * d };
         let block = match self.shape.block {
-            Block::Gpt2 | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => {
+            Block::Gpt2 { .. } | Block::Bart | Block::T5 { gated: false } | Block::Encoder { gated: false, .. } => {
                 n * (2 * i + 2 * d) + matrix
             }
             Block::Decoder { .. } | Block::T5 { gated: true } | Block::Encoder { gated: true, .. } => {

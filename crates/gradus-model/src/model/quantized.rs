@@ -63,12 +63,12 @@ pub(super) fn tensors(name: &str, weight: Quantized) -> Vec<SharedTensor> {
 }
 
 /// Returns the `quantization_config` of a model with the head `head`, with bitsandbytes' usual keys.
-pub(super) fn quantization_config(format: Quantization, head: &str) -> Value {
+pub(super) fn quantization_config(format: Quantization, head: &[&str]) -> Value {
     let mut config = json!({
         "quant_method": "bitsandbytes",
         "load_in_8bit": format == Quantization::Int8,
         "load_in_4bit": format == Quantization::Nf4,
-        "llm_int8_skip_modules": [head],
+        "llm_int8_skip_modules": head,
     });
     let more = match format {
         // No threshold: activations of any size are multiplied by the quantized weight.

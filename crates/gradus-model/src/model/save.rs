@@ -43,7 +43,7 @@ pub fn save_causal(model: &CausalLm, source: &ModelDir, to: &Path) -> Result<()>
             config.insert("scale_decoder_outputs".into(), json!(model.trunk.head_scale() != 1.0));
         }
     }
-    describe_quantization(&mut config, &model.trunk, "lm_head");
+    describe_quantization(&mut config, &model.trunk, &head_modules(source.family()?));
     for key in ["num_labels", "id2label", "label2id"] {
         if source.is_reward_model() {
             config.remove(key);
@@ -78,7 +78,7 @@ pub fn save_reward_model(model: &RewardModel, source: &ModelDir, to: &Path, pad_
     config.insert("id2label".into(), json!({ "0": "LABEL_0" }));
     config.insert("label2id".into(), json!({ "LABEL_0": 0 }));
     config.insert("pad_token_id".into(), json!(pad_id));
-    describe_quantization(&mut config, &model.trunk, "score");
+    describe_quantization(&mut config, &model.trunk, &["score"]);
     write_json(&to.join("config.json"), finish_config(config, source)?)?;
     save_weights(tensors_on_disk(model, &model.trunk, source)?, source.saved_weights, to, SHARD_BYTES)?;
     source.copy_tokenizer(to)
@@ -144,8 +144,15 @@ fn tensors_on_disk<M: Module>(model: &M, trunk: &Trunk, source: &ModelDir) -> Re
     Ok(tensors)
 }
 
-/// Sets the quantization of the trunk in `config`, or removes it; `head` is the name of the head.
-fn describe_quantization(config: &mut Map<String, Value>, trunk: &Trunk, head: &str) {
+/// Returns the names of the LM head as a module. transformers 5 gave GPT-NeoX's another one.
+fn head_modules(family: Family) -> Vec<&'static str> {
+    let mut names = vec!["lm_head"];
+    names.extend(Some(family.head_name()).filter(|name| !names.contains(name)));
+    names
+}
+
+/// Sets the quantization of the trunk in `config`, or removes it; `head` has the names of the head.
+fn describe_quantization(config: &mut Map<String, Value>, trunk: &Trunk, head: &[&str]) {
     match trunk.quantization() {
         Some(format) => config.insert("quantization_config".into(), quantized::quantization_config(format, head)),
         None => config.remove("quantization_config"),

@@ -113,7 +113,10 @@ pub struct LinearShape {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Block {
     /// GPT-2, GPT-NeoX and OPT: layer norms, ungrouped heads, two linear layers around a GELU.
-    Gpt2,
+    Gpt2 {
+        /// Whether the feed-forward layer reads the input of attention, not its output.
+        parallel: bool,
+    },
     /// Llama and similar models: RMS norms, rotary positions, linear layers around a gated activation.
     Decoder {
         /// Whether one linear layer computes queries, keys and values, and another gate and up.
@@ -175,7 +178,7 @@ impl ModelShape {
             max_positions: Some(config.n_positions),
             made_for: Some(config.n_positions),
             angles_vary: false,
-            block: Block::Gpt2,
+            block: Block::Gpt2 { parallel: false },
             qk_norm: false,
             tied: config.tie_word_embeddings,
             quantized: None,
@@ -200,7 +203,7 @@ impl ModelShape {
             max_positions: Some(rope.max_sampled()),
             made_for: Some(rope.made_for()),
             angles_vary: rope.limit().is_some(),
-            block: Block::Gpt2,
+            block: Block::Gpt2 { parallel: config.use_parallel_residual },
             qk_norm: false,
             tied: config.tie_word_embeddings,
             quantized: None,
@@ -224,7 +227,7 @@ impl ModelShape {
             max_positions: Some(config.max_position_embeddings),
             made_for: Some(config.max_position_embeddings),
             angles_vary: false,
-            block: Block::Gpt2,
+            block: Block::Gpt2 { parallel: false },
             qk_norm: false,
             tied: config.tie_word_embeddings,
             quantized: None,
@@ -381,11 +384,11 @@ impl ModelShape {
             size.add(self.width * self.width);
         }
         if config.task_type == TaskType::SequenceClassification {
-            size.add(self.width);
+            size.add(self.head_width);
         }
         if config.task_type == TaskType::CausalLm && matcher.matches_head(HEAD) {
             let (rank, _) = matcher.rank_and_scale(HEAD);
-            [rank * self.width, rank * self.vocabulary].into_iter().for_each(|numbers| size.add(numbers));
+            [rank * self.head_width, rank * self.vocabulary].into_iter().for_each(|numbers| size.add(numbers));
         }
         Ok(size)
     }

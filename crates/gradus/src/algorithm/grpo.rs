@@ -276,7 +276,7 @@ impl Method for GrpoConfig {
         true
     }
 
-    fn runs_reference(&self) -> bool {
+    fn reference_may_follow(&self) -> bool {
         self.kl_coefficient != 0.0
     }
 
@@ -433,7 +433,7 @@ impl OnlineMethod for GrpoConfig {
 }
 
 /// Key of the adaptive entropy bonus in [`Algorithm::state`].
-const ENTROPY: &str = "adaptive_entropy";
+pub(crate) const ADAPTIVE_ENTROPY: &str = "adaptive_entropy";
 
 /// The algorithm. An adaptive entropy bonus is its only state: the rollouts provide everything else.
 #[derive(Debug, Clone)]
@@ -459,7 +459,7 @@ impl Grpo {
     #[must_use]
     pub fn resumed(mut self, state: &Map<String, Value>) -> Self {
         // A run that had a constant coefficient until now has no such state.
-        let saved = state.get(ENTROPY).and_then(|saved| serde_json::from_value(saved.clone()).ok());
+        let saved = state.get(ADAPTIVE_ENTROPY).and_then(|saved| serde_json::from_value(saved.clone()).ok());
         if let Some(saved) = saved {
             self.entropy.resume(saved);
         }
@@ -554,6 +554,6 @@ impl Algorithm for Grpo {
 
     fn state(&self) -> Map<String, Value> {
         let state = self.entropy.state().map(|state| serde_json::to_value(state).expect("plain data"));
-        state.into_iter().map(|state| (ENTROPY.to_owned(), state)).collect()
+        state.into_iter().map(|state| (ADAPTIVE_ENTROPY.to_owned(), state)).collect()
     }
 }

@@ -94,7 +94,7 @@ impl Method for RlooConfig {
         true
     }
 
-    fn runs_reference(&self) -> bool {
+    fn reference_may_follow(&self) -> bool {
         self.kl_coefficient != 0.0
     }
 

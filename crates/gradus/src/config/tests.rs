@@ -406,8 +406,9 @@ fn only_a_reference_that_each_step_runs_follows_the_policy() {
                 `kl_coefficient` above 0";
     for method in ["dpo: {}", "sft: {}", "kto: {loss_type: apo_zero_unpaired}"] {
         let name = method.split_once(':').expect("a name").0;
-        let message =
-            format!("`train.sync_ref_model` is true, but this `{name}` runs no reference in its steps ({hint})");
+        let message = format!(
+            "`train.sync_ref_model` is true, but the reference of this `{name}` cannot follow the policy ({hint})"
+        );
         let expected = format!("4:9+14 3:1+6 {message}");
         check(&format!("method: {{{method}}}\ntrain: {{sync_ref_model: true}}\n"), &[&expected]);
     }

@@ -80,8 +80,8 @@ pub trait Method {
         false
     }
 
-    /// Whether each step runs the reference of the method, so that the reference can follow the policy.
-    fn runs_reference(&self) -> bool {
+    /// Whether the reference can follow the policy (`train.sync_ref_model`): each step runs it, and none of its log-probabilities are stored.
+    fn reference_may_follow(&self) -> bool {
         false
     }
 
@@ -145,8 +145,8 @@ impl<P: Deref<Target: Method>> Method for P {
         (**self).adds_noise()
     }
 
-    fn runs_reference(&self) -> bool {
-        (**self).runs_reference()
+    fn reference_may_follow(&self) -> bool {
+        (**self).reference_may_follow()
     }
 
     fn averages_over_passes(&self) -> bool {

@@ -79,7 +79,7 @@ impl Method for DpoConfig {
         true
     }
 
-    fn runs_reference(&self) -> bool {
+    fn reference_may_follow(&self) -> bool {
         self.is_live()
     }
 }

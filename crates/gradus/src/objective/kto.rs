@@ -101,7 +101,7 @@ impl Method for KtoConfig {
         });
     }
 
-    fn runs_reference(&self) -> bool {
+    fn reference_may_follow(&self) -> bool {
         self.has_reference_point()
     }
 }

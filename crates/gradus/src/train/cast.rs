@@ -58,6 +58,31 @@ pub fn open(plan: &Plan, start: &Start) -> Result<Cast<Player>> {
             "leave it out: transformers accepts it for these models, but their noise does not reach encoder or decoder";
         return Err(Error::model(&cast.policy.dir.path, message).with_hint(hint));
     }
+    if let (Some(player), Some(_)) = (&cast.reference, config.train.reference_sync()) {
+        check_follows(player, &start.model.dir)?;
+    }
     fit::check(&cast, start, config.method.is_online())?;
     Ok(cast)
+}
+
+/// Hint for a reference that cannot be mixed with the policy.
+pub(super) const SAME_ARCHITECTURE: &str =
+    "set a `reference_model` with the policy's architecture, or leave it out to use the start model";
+
+/// Checks that a reference can follow the policy that starts from `start`.
+fn check_follows(reference: &Player, start: &ModelDir) -> Result<()> {
+    if start.adapter.is_some() {
+        let message = "`train.sync_ref_model` is true, but the start model is an adapter: its reference is the base, which does not change";
+        let hint = "leave `sync_ref_model` out, or merge the adapter into its base first (`gradus merge`)";
+        return Err(Error::model(&start.path, message).with_hint(hint));
+    }
+    if reference.dir.model_type() != start.model_type() {
+        let message = format!(
+            "`train.sync_ref_model` mixes this reference with the policy, but it is of the family `{}`, and the policy is of `{}`",
+            reference.dir.model_type(),
+            start.model_type()
+        );
+        return Err(Error::model(&reference.dir.path, message).with_hint(SAME_ARCHITECTURE));
+    }
+    Ok(())
 }

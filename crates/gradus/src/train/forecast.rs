@@ -177,7 +177,9 @@ fn with_reference(cast: &Cast<Player>, workload: Workload) -> Workload {
         return Workload { reference: Reference::WholeRun(on_shared_base(policy)), ..workload };
     }
     let shared_at_first = if own.is_none() { policy.unpacked() } else { 0 };
-    Workload { reference: Reference::WholeRun(own.unwrap_or(policy)), shared_at_first, ..workload }
+    // A reference that follows the policy has a format of its own.
+    let own = own.unwrap_or(Model { weights: player.role.weights, ..policy });
+    Workload { reference: Reference::WholeRun(own), shared_at_first, ..workload }
 }
 
 /// A model whose adapter shares the base that the policy already holds.

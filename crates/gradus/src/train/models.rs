@@ -8,6 +8,7 @@ use std::path::Path;
 use burn::module::Module;
 use burn::tensor::Device;
 
+use super::cast::SAME_ARCHITECTURE;
 use super::player::Player;
 use super::prepare::Start;
 use super::recorder::restore_optimizer;
@@ -106,17 +107,9 @@ impl Models<'_> {
             None if player.is_named() => CausalLm::load(&player.dir, &plain)?.with_compute(policy.compute()),
             None => policy.valid(),
         };
-        let is_same_family = player.dir.model_type() == self.start.model.dir.model_type();
-        let followed = match policy.adapter() {
-            Some(_) => Err("the policy is an adapter, whose base does not change".to_owned()),
-            None if !is_same_family => Err("it is of another model family".to_owned()),
-            None => Reference::following(&model, policy, sync),
-        };
-        followed.map_err(|what| {
+        Reference::following(&model, policy, sync).map_err(|what| {
             let message = format!("`train.sync_ref_model` mixes this reference with the policy, but {what}");
-            Error::model(&player.dir.path, message).with_hint(
-                "set a `reference_model` with the policy's architecture, or leave it out to use the start model",
-            )
+            Error::model(&player.dir.path, message).with_hint(SAME_ARCHITECTURE)
         })
     }
 

@@ -229,9 +229,6 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         let update = Update { iteration, multiplier, settings, progress: &within };
         let updated = self.algorithm.update(self.actor, &experience, &advantages, update);
         let updated = updated.map_err(|what| recorder.diverged(done, what, describe(&experience)))?;
-        if let Some(reference) = task.reference {
-            reference.end_step(done, || self.actor.frozen().policy);
-        }
         measured.lap("update");
 
         // 4. Record the rollouts and check them for warnings.
@@ -253,6 +250,10 @@ impl TrainingStep for OnlineTraining<'_, '_> {
         recorder.state.kl_coefficient = self.algorithm.kl_coefficient();
         let is_above = |limit: KlLimit| kl.is_some_and(|kl| kl.value() > limit.above);
         recorder.state.above_kl_limit += usize::from(self.algorithm.kl_limit().is_some_and(is_above));
+        // Last: if the step fails, a checkpoint of the one before has the reference of then.
+        if let Some(reference) = task.reference {
+            reference.end_step(done, || self.actor.frozen().policy);
+        }
         Ok(StepReport { tokens: updated.tokens, kl, metrics })
     }
 

@@ -12,6 +12,7 @@ use super::online::{self, ACTOR_PREFIX, Online};
 use super::rollout_log::{self};
 use super::run_context::{FinishedRun, RunContext};
 use crate::algorithm::actor::Actor;
+use crate::algorithm::grpo::ADAPTIVE_ENTROPY;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
 use crate::batches::{Order, Weighted};
 use crate::error::{Error, Result};
@@ -42,8 +43,10 @@ impl RunContext<'_> {
         let is_set_anew = |key: &str| self.plan.changes().iter().any(|change| change.key.ends_with(key));
         let saved = self.checkpoint.as_ref().map(|checkpoint| &checkpoint.run_state);
         let kl_coefficient = saved.filter(|_| !is_set_anew(".kl.coefficient")).and_then(|saved| saved.kl_coefficient);
-        let saved = saved.filter(|_| !is_set_anew(".entropy_coefficient"));
-        let state = saved.map(|saved| saved.method.clone()).unwrap_or_default();
+        let mut state = saved.map(|saved| saved.method.clone()).unwrap_or_default();
+        if is_set_anew(".entropy_coefficient") {
+            state.remove(ADAPTIVE_ENTROPY);
+        }
         let lagged = self.models().lagged(&policy)?;
         let special_ids = self.start.model.tokenizer.special_ids();
         let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient, state });

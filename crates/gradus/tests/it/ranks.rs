@@ -41,7 +41,12 @@ fn on<O: Observer>(
 
 /// Compares runs on 2, 3 and 4 ranks to a run on one.
 fn same_bits(start: &str, method: &str, rows: impl IntoIterator<Item = Value>) {
-    let (dir, rest) = (TestDir::new(rows), text(method));
+    same_bits_with(start, method, "", rows);
+}
+
+/// As [`same_bits`], with more keys of `train`.
+fn same_bits_with(start: &str, method: &str, train: &str, rows: impl IntoIterator<Item = Value>) {
+    let (dir, rest) = (TestDir::new(rows), text(method).replace("lanes: 4", &format!("lanes: 4{train}")));
     let alone = gradus::train::run(&dir.plan("alone", start, &rest), &mut Silent).expect("it trains");
     for size in [2, 3, 4] {
         let name = format!("ranks-{size}");
@@ -118,6 +123,8 @@ fn moments_are_sharded_to_the_same_bits() {
 #[test]
 fn methods_over_pairs_on_ranks() {
     same_bits("qwen3", "dpo: {}", pairs());
+    let following = ", neftune_noise_alpha: 5, sync_ref_model: true, ref_model_sync_steps: 2";
+    same_bits_with("qwen3", "dpo: {reference: live}", following, pairs());
     same_bits("qwen3", "orpo: {}", pairs());
     same_bits("qwen3-reward", "reward: {}", pairs());
 }

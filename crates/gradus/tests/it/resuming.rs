@@ -151,7 +151,9 @@ fn a_reference_with_other_parameters_cannot_follow_the_policy() {
     );
     let error = gradus::train::run(&dir.plan("run", "qwen3", &rest), &mut Silent).unwrap_err().to_string();
     assert!(
-        error.contains("`train.sync_ref_model` mixes this reference with the policy, but it is of another"),
+        error.contains(
+            "mixes this reference with the policy, but it is of the family `gpt2`, and the policy is of `qwen3`"
+        ),
         "{error}"
     );
 }

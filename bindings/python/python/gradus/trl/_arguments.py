@@ -308,8 +308,8 @@ _TEMPLATE: Mapping[str, Treatment] = {
 _SYNC: Mapping[str, Treatment] = {
     "sync_ref_model": Honored(
         ("sync_ref_model", "ref_model_mixup_alpha", "ref_model_sync_steps"),
-        "the reference is held in f32. As in TRL, it is refused with an adapter, with precomputed log-probabilities of the reference, and "
-        "with `beta=0` where completions are sampled; also with KTO's `apo_zero_unpaired`",
+        "the reference is held in f32. As in TRL, it is refused with an adapter, with DPO's `precompute_ref_log_probs`, and with `beta=0` "
+        "where completions are sampled; also with KTO's `apo_zero_unpaired`",
         by="sync",
     ),
     "ref_model_mixup_alpha": Honored(("ref_model_mixup_alpha",), "with `sync_ref_model`", by="sync"),

@@ -315,6 +315,9 @@ def _shape(trainer: TrainerArguments, name: str) -> str | Keys:
             )
         if value is not None:
             settings[known[theirs]] = _in_iterations(trainer, value) if theirs in _COUNTS_OF_STEPS else value
+    if name == "inverse_sqrt" and "timescale" not in settings and not trainer.args.warmup_steps and _per_iteration(trainer) > 1:
+        # The default of transformers is a number of optimizer steps.
+        settings["timescale"] = _in_iterations(trainer, 10_000)
     if not settings:
         return name
     # In gradus, only the cosine with a lowest learning rate has a number of waves.

@@ -312,8 +312,9 @@ impl PeftConfig {
 
 /// Whether a layer with this name looks up the vectors of ids.
 fn is_embedding(name: &str) -> bool {
-    const EMBEDDINGS: [&str; 9] = [
+    const EMBEDDINGS: [&str; 10] = [
         "embed_tokens",
+        "embed_in",
         "embed_positions",
         "wte",
         "wpe",

@@ -146,7 +146,9 @@ impl Checkpoint {
             let old = if part == "weight" { "gamma" } else { "beta" };
             format!("{layer}LayerNorm.{old}")
         });
-        let names = [Some(name), norm.as_deref()].into_iter().flatten();
+        // transformers 5 calls GPT-NeoX's head `lm_head` in memory, but `embed_out` in files.
+        let head = (name == "embed_out.weight").then_some("lm_head.weight");
+        let names = [Some(name), norm.as_deref(), head].into_iter().flatten();
         let held = |name: &&str| self.tensors.contains_key(*name);
         let mut spelled = names.flat_map(|name| [Some(name), name.strip_prefix(self.base_prefix)]).flatten();
         spelled.find(held).map(Into::into)

@@ -105,6 +105,8 @@ const ALL_TOKENS: usize = 100_000_000;
 
 /// Default number of optimizer steps after which the reference follows the policy.
 const SYNC_STEPS: usize = 512;
+/// The default of `inverse_sqrt` in `transformers`.
+const INVERSE_SQRT_STEPS: usize = 10_000;
 
 /// Losses of TRL's DPO that read `label_smoothing`.
 const SMOOTHED: [&str; 4] = ["robust", "exo_pair", "aot", "aot_unpaired"];
@@ -468,6 +470,10 @@ fn intervals(from: &Original, to: &mut YamlBuilder, repeats: usize) {
         let steps = (theirs / repeats as f64).max(1.0);
         to.set(&format!("train.{key}"), steps);
         note(key, &steps);
+    }
+    // Without warm-up, the default of `transformers` is a number of optimizer steps.
+    if to.0.pointer("/train/lr_schedule").and_then(Json::as_str) == Some("inverse_sqrt") && theirs == 0.0 {
+        to.set("train.lr_schedule", serde_json::json!({ "inverse_sqrt": { "timescale": INVERSE_SQRT_STEPS } }));
     }
     for key in ["inverse_sqrt.timescale", "warmup_stable_decay.decay_steps", "warmup_stable_decay.stable_steps"] {
         let path = format!("train.lr_schedule.{key}");

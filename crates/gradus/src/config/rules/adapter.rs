@@ -12,7 +12,9 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
         (message.into(), Some("use `train.frozen_weights`: it also stores the base in this format in training".into()))
     });
     let cast = config.method.method().cast(&config.shared());
-    let others = [&cast.reference, &cast.critic, &cast.lagged].into_iter().flatten().chain(&cast.rewards);
+    // A reference that follows the policy stays in f32.
+    let reference = cast.reference.as_ref().filter(|_| !config.train.sync_ref_model);
+    let others = [&cast.critic, &cast.lagged].into_iter().flatten().chain(reference).chain(&cast.rewards);
     let is_read = adapts || others.count() > 0;
     problems.require(is_read || config.train.frozen_weights.is_none(), &["train.frozen_weights"], || {
         let message = "`train.frozen_weights` is given, but the run trains all weights of its only model: only the base \

@@ -11,8 +11,8 @@ pub(super) fn check(problems: &mut Problems<'_>, config: &RunConfig) {
     if !train.sync_ref_model {
         return;
     }
-    problems.require(config.method.method().runs_reference(), &[sync, "method"], || {
-        let message = format!("`{sync}` is true, but this `{}` runs no reference in its steps", config.method.name());
+    problems.require(config.method.method().reference_may_follow(), &[sync, "method"], || {
+        let message = format!("`{sync}` is true, but the reference of this `{}` cannot follow the policy", config.method.name());
         let hint = "leave it out; it is for `dpo` with `reference: live`, `kto` with `loss_type: kto`, and `grpo` and `rloo` \
                     with a `kl_coefficient` above 0";
         (message, Some(hint.into()))
