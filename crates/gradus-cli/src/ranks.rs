@@ -212,7 +212,8 @@ impl Joined {
                     "{} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()
                 );
-                let install = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its path: `GRADUS_MPI=/path/to/libmpi.so.12`";
+                let install = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its \
+                               path: `GRADUS_MPI=/path/to/libmpi.so.12`";
                 let hint = match launch.launcher {
                     // Nothing but its own variables: Slurm has offered the library no way to connect.
                     Launcher::Slurm => format!(
