@@ -145,6 +145,8 @@ pub fn start(args: RankArgs) -> anyhow::Result<()> {
         ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
         ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
         ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+        // In a job of Slurm, MPICH would start its processes with `srun`, which waits for the cores of an interactive shell.
+        ("HYDRA_LAUNCHER", "fork"),
     ]);
     replace(command).with_context(|| format!("`{}` cannot be started", launcher.display()))
 }
@@ -210,7 +212,16 @@ impl Joined {
                     "{} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()
                 );
-                let hint = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its path: `GRADUS_MPI=/path/to/libmpi.so.12`";
+                let install = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its \
+                               path: `GRADUS_MPI=/path/to/libmpi.so.12`";
+                let hint = match launch.launcher {
+                    // Nothing but its own variables: Slurm has offered the library no way to connect.
+                    Launcher::Slurm => format!(
+                        "start MPICH with `srun --mpi=pmi2` and Open MPI with `srun --mpi=pmix`; `srun --mpi=list` lists what \
+                         this Slurm has. If there is no MPI, {install}"
+                    ),
+                    _ => install.to_owned(),
+                };
                 return Err(Error::input(message).with_hint(hint).into());
             }
         };

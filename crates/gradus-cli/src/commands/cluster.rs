@@ -184,6 +184,43 @@ pub(super) fn one_line(text: &str) -> Result<String, String> {
 /// Default time limit of a job on Slurm.
 pub(super) const SLURM_TIME: &str = "1-00:00:00";
 
+/// Seconds before the time limit at which Slurm asks a run to stop. Of short limits, at most a quarter.
+const SLURM_LEAD: u64 = 300;
+
+/// Returns the number of seconds before the end of the time limit `time` at which a run is asked to stop.
+fn slurm_lead(time: &str) -> u64 {
+    // Slurm rounds limits up to minutes. The limit 0 is none.
+    let limit = slurm_seconds(time).map(|limit| limit.div_ceil(60).saturating_mul(60)).filter(|&limit| limit > 0);
+    limit.map_or(SLURM_LEAD, |limit| SLURM_LEAD.min(limit / 4))
+}
+
+/// Parses a time limit as Slurm does: `M`, `M:S`, `H:M:S`, `D-H`, `D-H:M` or `D-H:M:S`. `None` for words such as `UNLIMITED`.
+fn slurm_seconds(time: &str) -> Option<u64> {
+    let numbers = |text: &str| text.split(':').map(|number| number.parse::<u64>().ok()).collect::<Option<Vec<_>>>();
+    let (days, [hours, minutes, seconds]) = match time.split_once('-') {
+        Some((days, rest)) => (
+            days.parse::<u64>().ok()?,
+            match numbers(rest)?[..] {
+                [hours] => [hours, 0, 0],
+                [hours, minutes] => [hours, minutes, 0],
+                [hours, minutes, seconds] => [hours, minutes, seconds],
+                _ => return None,
+            },
+        ),
+        None => (
+            0,
+            match numbers(time)?[..] {
+                [minutes] => [0, minutes, 0],
+                [minutes, seconds] => [0, minutes, seconds],
+                [hours, minutes, seconds] => [hours, minutes, seconds],
+                _ => return None,
+            },
+        ),
+    };
+    let parts = [(days, 86_400), (hours, 3600), (minutes, 60), (seconds, 1)];
+    parts.into_iter().try_fold(0_u64, |sum, (count, unit)| sum.checked_add(count.checked_mul(unit)?))
+}
+
 /// Head of a Slurm batch script: resources and signal handling.
 pub(super) struct SlurmJob<'a> {
     pub name: &'a str,
@@ -207,9 +244,11 @@ impl SlurmJob<'_> {
             all.chain([format!("--cpus-per-task={cpus}"), format!("--mem={gigabytes}G"), format!("--time={time}")]);
         let all = all.chain(partition.map(|name| format!("--partition={name}"))).chain([format!("--output={log}")]);
         let lines: String = all.map(|option| format!("#SBATCH {option}\n")).collect();
+        let lead = slurm_lead(time);
         format!(
-            "#!/bin/bash\n{lines}# Five minutes before the time limit, training writes a checkpoint and stops. A \
-             restarted job resumes from it.\n#SBATCH --signal=TERM@300\n#SBATCH --requeue\n"
+            "#!/bin/bash\n{lines}# {lead} seconds before the time limit, training writes a checkpoint and stops. A restarted \
+             job resumes from it,\n# and adds to the log.\n#SBATCH --signal=TERM@{lead}\n#SBATCH --requeue\n#SBATCH \
+             --open-mode=append\n"
         )
     }
 }
@@ -317,6 +356,28 @@ pub(super) fn submit_with(words: &[&str], text: &str) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// `man sbatch`: acceptable time formats.
+    #[test]
+    fn a_run_is_asked_to_stop_within_its_time_limit() {
+        for (time, seconds, lead) in [
+            ("4", Some(240), 60),
+            ("0:04:00", Some(240), 60),
+            ("4:30", Some(270), 75),
+            ("20", Some(1200), 300),
+            ("2:00:00", Some(7200), 300),
+            ("1-2", Some(93_600), 300),
+            ("1-2:3", Some(93_780), 300),
+            ("1-2:3:4", Some(93_784), 300),
+            ("0:01", Some(1), 15),
+            ("0", Some(0), 300),
+            ("UNLIMITED", None, 300),
+            ("1:2:3:4", None, 300),
+            ("99999999999999999999", None, 300),
+        ] {
+            assert_eq!((slurm_seconds(time), slurm_lead(time)), (seconds, lead), "{time}");
+        }
+    }
 
     #[test]
     fn names_of_jobs_are_those_that_all_systems_allow() {

@@ -231,6 +231,8 @@ fn to_slurm(
         }
     };
     let cpus = args.cpus.unwrap_or(8);
+    // Each run is one process. Under a launcher it would have the lanes of ranks, and other numbers than on this machine.
+    let lanes = if plans.iter().all(|plan| plan.train().lanes.is_none()) { " --lanes 1" } else { "" };
     let limit = if at_once > 1 { format!("%{at_once}") } else { String::new() };
     let name = cluster::job_name(top);
     let head = SlurmJob {
@@ -250,7 +252,7 @@ fn to_slurm(
         "{head}# Each job of the array trains one configuration in its \
          directory.\nCONFIGS=(\n{configs})\nDIRECTORIES=(\n{directories})\nsrun --cpus-per-task={cpus} gradus train \
          \"${{CONFIGS[$SLURM_ARRAY_TASK_ID]}}\" \\\n\x20 --output-dir \"${{DIRECTORIES[$SLURM_ARRAY_TASK_ID]}}\" \
-         --resume --quiet --threads {cpus}\n",
+         --resume --quiet --threads {cpus}{lanes}\n",
         head = head.head(),
         configs = words(|run| &run.config)?,
         directories = words(|run| &run.directory)?,

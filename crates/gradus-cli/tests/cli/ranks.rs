@@ -60,6 +60,28 @@ fn two_ranks_write_what_one_writes() {
     }
 }
 
+/// Scripts of clusters pass `--resume` at their first start, too.
+#[test]
+fn lanes_are_those_of_the_checkpoint_if_there_is_one() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let flags = |directory| dpo(&model, &["--output-dir", directory, "--resume", "--max-steps", "2"]);
+    let plan = |directory| [&["plan"][..], &flags(directory)[..], &["--ranks", "2", "--quiet"]].concat();
+    test.succeeds(&plan("run"));
+    assert!(!test.path().join("run").exists());
+    // A run that was interrupted before its first checkpoint begins again.
+    test.succeeds(&dpo(&model, &["--output-dir", "run", "--max-steps", "1", "--lr-schedule", "constant"]));
+    let config = test.read("run/config.yml");
+    test.write("begun/config.yml", &config);
+    test.succeeds(&plan("begun"));
+    let refused = test.run(&plan("run"));
+    let expected = "error: 2 ranks cannot share a run with `train.lanes: 1`\n";
+    assert!(refused.code == 1 && refused.stderr.contains(expected), "{refused:?}");
+    if has_mpi("a run that begins on two ranks with `--resume`") {
+        let run = on_ranks(&test, &[&flags("new")[..], &["--ranks", "2"]].concat());
+        assert_eq!((run.code, run.stdout.trim()), (0, "new"), "{}", run.stderr);
+    }
+}
+
 #[test]
 fn the_run_manager_resumes_on_ranks() {
     if !has_mpi("a run that is resumed on two ranks") {
@@ -130,6 +152,9 @@ fn copies_of_one_process_are_refused() {
     let expected =
         "error: `mpiexec` started 2 processes, and this one cannot join them: `/nowhere/libmpi.so` cannot be used: ";
     assert!(code == 1 && text.starts_with(expected), "{text}");
+    let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
+    let (code, text) = run(&dpo(&model, &[]), &srun);
+    assert!(code == 1 && text.contains("\nhint: start MPICH with `srun --mpi=pmi2` and Open MPI with"), "{text}");
     let (code, text) = run(&dpo(&model, &[]), &[("RANK", "1"), ("WORLD_SIZE", "2")]);
     assert!(code == 1 && text.contains("`WORLD_SIZE` is 2, as torchrun sets it"), "{text}");
     let (code, text) = run(&dpo(&model, &["--ranks", "2"]), &[("PATH", "/nowhere")]);
@@ -151,7 +176,7 @@ fn copies_of_one_process_are_refused() {
 fn ranks_start_in_an_interactive_shell_of_slurm() {
     let (test, model) = (place(), fixture_model("gpt2"));
     // A replacement for `mpiexec`.
-    let mpiexec = test.write("bin/mpiexec", "#!/bin/sh\necho \"$2 ${SLURM_STEP_NUM_TASKS-none}\"\n");
+    let mpiexec = test.write("bin/mpiexec", "#!/bin/sh\necho \"$2 ${SLURM_STEP_NUM_TASKS-none} $HYDRA_LAUNCHER\"\n");
     let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(&mpiexec, executable).expect("it can be made executable");
     let path = format!("{}:{}", test.path().join("bin").display(), std::env::var("PATH").unwrap_or_default());
@@ -162,7 +187,8 @@ fn ranks_start_in_an_interactive_shell_of_slurm() {
         (text(&output.stdout), text(&output.stderr))
     };
     let (stdout, stderr) = run([("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "1")]);
-    assert_eq!(stdout, "2 none\n", "{stderr}");
+    // MPICH must not start its processes with `srun`: the shell has the cores.
+    assert_eq!(stdout, "2 none fork\n", "{stderr}");
     let (stdout, stderr) = run([("PMI_RANK", "0"), ("PMI_SIZE", "1")]);
     assert!(
         stdout.is_empty() && stderr.starts_with("error: `--ranks` is 2, but `mpiexec` started 1 process\n"),
@@ -231,6 +257,7 @@ fn a_script_for_slurm_can_be_handed_over() {
         "#SBATCH --ntasks-per-node=2",
         "#SBATCH --cpus-per-task=4",
         "#SBATCH --signal=TERM@300",
+        "#SBATCH --open-mode=append",
         "srun --cpus-per-task=4 --kill-on-bad-exit=1 gradus train run.yml --resume --threads 4",
     ] {
         assert!(script.lines().any(|found| found == line), "{line} in\n{script}");

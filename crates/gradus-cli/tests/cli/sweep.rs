@@ -254,6 +254,8 @@ fn slurm_trains_the_runs_as_an_array_of_jobs() {
     {
         assert!(script.lines().any(|found| found == line), "{line} in\n{script}");
     }
+    // `srun` is a launcher of ranks, whose default is more lanes.
+    assert!(script.ends_with(" --resume --quiet --threads 2 --lanes 1\n"), "{script}");
     assert!(!test.path().join("out/sweep.json").exists(), "nothing was trained");
     let arguments = ["sweep", "sweep.yml", "--slurm", "--submit", "--cpus", "1", "-q"];
     let ended = test.command(&arguments).env("PATH", &path).output().expect("the binary runs");

@@ -99,8 +99,11 @@ pub fn split(
     let side = |is_held_out: bool| (0..rows.len()).filter(|&row| taken[row] == is_held_out).collect::<Vec<_>>();
     let sides = [side(false), side(true)];
     if let Some(empty) = sides.iter().position(Vec::is_empty) {
-        let which = ["trained on", "held out"][empty];
-        let message = format!("of {} rows, {target} would be held out, and none would be {which}", rows.len());
+        let count = rows.len();
+        let message = match empty {
+            0 => format!("of {count} rows, {target} would be held out, and none would be trained on"),
+            _ => format!("of {count} rows, none would be held out"),
+        };
         let hint = match by {
             SplitBy::Together(column) => format!("give another size; rows with one value of `{column}` stay together"),
             _ => "give another size".into(),
@@ -174,6 +177,8 @@ mod tests {
         let mut some = rows(&[1, 1, 2]);
         let none = split(&some, HeldOut::Rows(3), &SplitBy::Rows, &mut keep).unwrap_err().to_string();
         assert!(none.contains("of 3 rows, 3 would be held out, and none would be trained on"), "{none}");
+        let none = split(&some, HeldOut::Share(0.001), &SplitBy::Rows, &mut keep).unwrap_err().to_string();
+        assert!(none.contains("of 3 rows, none would be held out") && !none.contains("0 would"), "{none}");
         some[2].columns["kind"] = Value::Null;
         some[1].columns.clear();
         let by = SplitBy::Stratified("kind".into());

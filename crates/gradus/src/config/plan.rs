@@ -26,6 +26,8 @@ pub struct Plan {
     output_dir: PathBuf,
     existing: Existing,
     origin: Origin,
+    /// Whether the run directory has a checkpoint to continue from.
+    has_checkpoint: bool,
     changes: Vec<Change>,
     notes: Vec<Diagnostic>,
 }
@@ -63,6 +65,7 @@ impl Plan {
             output_dir,
             existing: Existing::Refuse,
             origin: Origin::default(),
+            has_checkpoint: false,
             changes: Vec::new(),
             notes: written.notes.clone(),
         })
@@ -119,10 +122,10 @@ impl Plan {
     }
 
     /// Returns the plan of a run on several ranks. It sums gradients in lanes, which ranks share; a configured number
-    /// of lanes is kept.
+    /// of lanes is kept, and so is that of a checkpoint.
     #[must_use]
     pub fn on_ranks(mut self) -> Self {
-        if self.existing != Existing::Resume {
+        if !self.has_checkpoint {
             self.config.train.lanes.get_or_insert(LANES);
         }
         self
@@ -156,11 +159,18 @@ impl Plan {
         Self { existing, ..self }
     }
 
-    /// Returns the plan of a run that resumes in `directory`, from its own checkpoint of `step` or the newest one, with `changes`.
-    pub(super) fn resuming(mut self, directory: &Path, step: Option<usize>, changes: Vec<Change>) -> Self {
+    /// Returns the plan of a run that resumes in `directory`, from its own checkpoint of `step` or the newest one, with `changes`. Without a
+    /// checkpoint, the run begins there.
+    pub(super) fn resuming(
+        mut self,
+        directory: &Path,
+        step: Option<usize>,
+        has_checkpoint: bool,
+        changes: Vec<Change>,
+    ) -> Self {
         directory.clone_into(&mut self.output_dir);
         self.config.output_dir = Some(directory.to_owned());
-        Self { existing: Existing::Resume, origin: Origin::Own(step), changes, ..self }
+        Self { existing: Existing::Resume, origin: Origin::Own(step), has_checkpoint, changes, ..self }
     }
 
     /// Returns the plan of a new run that starts from another run's checkpoint, with `changes`.

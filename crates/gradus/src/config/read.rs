@@ -346,8 +346,11 @@ impl ConfigReader<'_> {
             }
             (Shape::Map(_) | Shape::Keyed(_), _) => "a mapping".into(),
             (Shape::Choice(sides), _) => format!("a mapping with {} is needed", one_of(&names(sides))).into(),
-            (Shape::List { .. }, Value::Scalar { text, .. }) if !text.is_empty() => {
-                hint = Some(format!("write `[{text}]`"));
+            (Shape::List { item, .. }, Value::Scalar { text, .. }) if !text.is_empty() => {
+                hint = Some(match only_needed_key(self.schema.resolve(item)) {
+                    Some(key) => format!("write `[{{ {key}: {text} }}]`"),
+                    None => format!("write `[{text}]`"),
+                });
                 "a list".into()
             }
             (Shape::List { .. }, _) => "a list".into(),
@@ -415,6 +418,13 @@ fn scalar(shape: &Shape, text: &str, quoted: bool, null: bool) -> Option<Json> {
         }
         _ => None,
     }
+}
+
+/// Returns the only key that a mapping of this shape needs.
+fn only_needed_key(shape: &Shape) -> Option<&str> {
+    let Shape::Map(fields) = shape else { return None };
+    let mut needed = fields.iter().filter(|field| field.required);
+    needed.next().filter(|_| needed.next().is_none()).map(|field| field.name.as_str())
 }
 
 fn names(fields: &[Field]) -> Vec<&str> {

@@ -124,7 +124,7 @@ impl Resume<'_> {
     pub fn plan(&self, machine: &Machine) -> Result<Plan> {
         let Some((path, text, from_checkpoint)) = self.base()? else {
             let written = RunConfig::load(&self.request).map_err(|error| self.no_run(error))?;
-            return Ok(self.finish(Plan::check(&written, machine)?, Vec::new()));
+            return Ok(self.finish(Plan::check(&written, machine)?, false, Vec::new()));
         };
         let (mut base, mut notes) = file_tree(&path, &text)?;
         if let ResumeFrom::Checkpoint(_) = self.from {
@@ -168,7 +168,7 @@ impl Resume<'_> {
         }
         self.check_unfinished(&was.config, &plan, &changes)?;
         self.check_steps_left(&written, &plan, &changes)?;
-        Ok(self.finish(plan, changes))
+        Ok(self.finish(plan, from_checkpoint, changes))
     }
 
     /// Rejects changes to a finished run, unless they add steps. With other changes it would train nothing, and its
@@ -258,9 +258,9 @@ impl Resume<'_> {
         if path.is_file() { text(&path).map(|text| Some((path, text, false))) } else { Ok(None) }
     }
 
-    fn finish(&self, plan: Plan, changes: Vec<Change>) -> Plan {
+    fn finish(&self, plan: Plan, has_checkpoint: bool, changes: Vec<Change>) -> Plan {
         match self.from {
-            ResumeFrom::Run { directory, step } => plan.resuming(directory, step, changes),
+            ResumeFrom::Run { directory, step } => plan.resuming(directory, step, has_checkpoint, changes),
             ResumeFrom::Checkpoint(directory) => plan.branching(directory, changes),
         }
     }

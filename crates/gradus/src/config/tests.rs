@@ -487,6 +487,13 @@ fn wrong_types() {
             "4:28+10 `train.batch_size` is empty, but a whole number of at least 1 is needed",
         ],
     );
+    check(
+        "method: {sft: {}}\nmix: B.jsonl\ntrain: {column: a=b}\n",
+        &[
+            "4:6+7 `mix` is the word `B.jsonl`, but a list is needed (write `[{ data: B.jsonl }]`)",
+            "5:17+3 `train.column` is the word `a=b`, but a list is needed (write `[a=b]`)",
+        ],
+    );
     // Tasks that need keys are names, too.
     check(
         "method: {sft: {}}\neval_data: {task: wmt1}\n",

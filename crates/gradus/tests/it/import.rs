@@ -655,6 +655,230 @@ fn an_adapter_of_llamafactory_has_all_layers_by_default() {
     }
 }
 
+/// LLaMA-Factory 0.9.5: `train_on_prompt` is false, so all turns of users are masked (`SupervisedDatasetProcessor`).
+#[test]
+fn llamafactory_trains_on_the_turns_of_the_assistant() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let chat = r#"[{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}]"#;
+    let one = r#"[{"instruction": "a", "output": "b"}]"#;
+    let history =
+        r#"[{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d", "history": [["a", "b"]]}]"#;
+    for (name, rows) in [("chat", chat), ("one", one), ("history", history)] {
+        std::fs::write(folder.path().join(format!("{name}.json")), rows).expect("written");
+    }
+    let of = |names: &str, keys: &str| {
+        let folder = folder.path().display();
+        let base = "model_name_or_path: m\nfinetuning_type: full\n";
+        imported("llamafactory", &format!("{base}dataset_dir: {folder}\ndataset: {names}\n{keys}"))
+    };
+    let unknown = "gradus trains on all turns of conversations";
+    for (names, keys, assistant_only, completion_only) in [
+        ("chat", "", "true", None),
+        ("chat,one", "", "true", None),
+        ("one", "", "false", None),
+        ("one,history", "", "true", Some(false)),
+        ("chat", "train_on_prompt: true\n", "false", Some(false)),
+        ("chat", "stage: pt\n", "false", None),
+    ] {
+        let found = of(names, keys);
+        check(&found, &[("/method/sft/assistant_only_loss", assistant_only)]);
+        let written = found.0.pointer("/method/sft/completion_only_loss").and_then(Value::as_bool);
+        assert_eq!(written, completion_only, "{names} {keys}: {}", found.2);
+        assert!(!found.1.join("\n").contains(unknown), "{names} {keys}: {:?}", found.1);
+    }
+    let found = of("chat,elsewhere", "");
+    check(&found, &[("/method/sft/assistant_only_loss", "false")]);
+    assert!(found.1.join("\n").contains(unknown), "{:?}", found.1);
+}
+
+/// LLaMA-Factory 0.9.5, `data/template.py`: `qwen` adds a system message. `llama2`, `mistral` and `zephyr` have other spaces than here.
+#[test]
+fn system_messages_of_templates_are_kept() {
+    let base = "model_name_or_path: m\ndataset: d\n";
+    let qwen = "\"You are Qwen, created by Alibaba Cloud. You are a helpful assistant.\"";
+    let found = imported("llamafactory", &format!("{base}template: qwen\n"));
+    check(&found, &[("/train/chat_template", "\"qwen\""), ("/train/system_prompt", qwen)]);
+    let own = "template: qwen\ndefault_system: Be brief.\n";
+    check(&imported("llamafactory", &format!("{base}{own}")), &[("/train/system_prompt", "\"Be brief.\"")]);
+    for keys in ["template: chatml\n", "template: qwen\ndefault_system: \"\"\n", "template: qwen\nstage: pt\n"] {
+        let (.., yaml) = imported("llamafactory", &format!("{base}{keys}"));
+        assert!(yaml.contains("chat_template: ") && !yaml.contains("system_prompt"), "{keys}: {yaml}");
+    }
+    for name in ["llama2", "mistral", "zephyr"] {
+        let (_, notes, yaml) = imported("llamafactory", &format!("{base}template: {name}\n"));
+        assert!(!yaml.contains("chat_template"), "{yaml}");
+        let notes = notes.join("\n");
+        assert!(notes.contains(&format!("the template `{name}` of gradus has other spaces")), "{notes}");
+    }
+    let axolotl = |kind: &str| {
+        imported("axolotl", &format!("base_model: m\nchat_template: qwen_25\ndatasets:\n- {{path: d, type: {kind}}}\n"))
+    };
+    check(&axolotl("chat_template"), &[("/train/chat_template", "\"qwen\""), ("/train/system_prompt", qwen)]);
+    assert!(!axolotl("alpaca").2.contains("system_prompt"), "alpaca has a layout of its own");
+}
+
+/// LLaMA-Factory 0.9.5: `infer_seqlen` shortens prompt and answer in proportion, and drops no row.
+#[test]
+fn llamafactory_drops_no_long_rows() {
+    let of = |stage: &str| {
+        let text =
+            format!("model_name_or_path: m\nfinetuning_type: full\ndataset: d\nstage: {stage}\ncutoff_len: 40\n");
+        imported("llamafactory", &text)
+    };
+    let note = "LLaMA-Factory shortens prompt and answer of a longer row in proportion; gradus cuts";
+    for (stage, cut) in
+        [("rm", "the beginning of both texts"), ("sft", "the end of the row"), ("dpo", "the end of the row")]
+    {
+        let found = of(stage);
+        check(&found, &[("/train/max_length", "40"), ("/train/too_long", "\"truncate\"")]);
+        assert!(found.1.contains(&format!("{note} {cut}")), "{stage}: {:?}", found.1);
+    }
+    check(&of("rm"), &[("/method/reward/truncation", "\"left\"")]);
+    assert!(!of("pt").1.join("\n").contains(note), "texts are cut at their end there, too");
+}
+
+/// LLaMA-Factory 0.9.5: `GeneratingArguments`, `FinetuningArguments`, and `init_kl_coef` of `PPOConfig` in TRL 0.9.6. `cutoff_len` limits prompts.
+#[test]
+fn defaults_of_ppo_of_llamafactory_are_written() {
+    let base =
+        "stage: ppo\nreward_model: r\nmodel_name_or_path: m\nfinetuning_type: full\ndataset: d\ncutoff_len: 512\n";
+    let found = imported("llamafactory", base);
+    check(
+        &found,
+        &[
+            ("/method/ppo/temperature", "0.95"),
+            ("/method/ppo/max_new_tokens", "1024"),
+            ("/method/ppo/sampling/top_p", "0.7"),
+            ("/method/ppo/sampling/top_k", "50"),
+            ("/method/ppo/kl/target", "6.0"),
+            ("/method/ppo/kl/coefficient", "0.2"),
+            ("/train/max_length", "1536"),
+            ("/train/max_prompt_length", "512"),
+            ("/train/prompt_truncation", "\"right\""),
+        ],
+    );
+    let found = imported("llamafactory", &format!("{base}top_k: 0\ntop_p: 1\nmax_new_tokens: 8\nppo_target: 2\n"));
+    check(
+        &found,
+        &[("/method/ppo/max_new_tokens", "8"), ("/method/ppo/kl/target", "2.0"), ("/train/max_length", "520")],
+    );
+    assert!(!found.2.contains("top_k"), "0 samples from all tokens: {}", found.2);
+}
+
+/// `CPOConfig` of TRL 1.16: `beta` is 0.1 and `cpo_alpha` 1. axolotl 0.19 passes only what a file has.
+#[test]
+fn simpo_of_axolotl_has_the_defaults_of_trl() {
+    let base = "base_model: m\ndatasets:\n- path: d\nrl: simpo\nsimpo_gamma: 0.5\n";
+    for (keys, beta, alpha) in [("", "0.1", "1.0"), ("rl_beta: 2\ncpo_alpha: 0\n", "2.0", "0.0")] {
+        check(
+            &imported("axolotl", &format!("{base}{keys}")),
+            &[("/method/simpo/beta", beta), ("/method/simpo/cpo_alpha", alpha), ("/method/simpo/simpo_gamma", "0.5")],
+        );
+    }
+}
+
+/// axolotl 0.19, `prompt_strategies/chat_template.py`: `roles_to_train` is `["assistant"]` and `train_on_inputs` false.
+#[test]
+fn axolotl_trains_on_the_turns_of_the_assistant() {
+    let of = |kinds: &[&str], keys: &str| {
+        let sets: String = kinds.iter().map(|kind| format!("- {{path: d, type: {kind}}}\n")).collect();
+        imported("axolotl", &format!("base_model: m\ndatasets:\n{sets}{keys}"))
+    };
+    for (kinds, keys, expected) in [
+        (&["chat_template", "chat_template"][..], "", "true"),
+        (&["chat_template"], "train_on_inputs: false\n", "true"),
+        (&["chat_template"], "train_on_inputs: true\n", "false"),
+        (&["alpaca"], "", "false"),
+        (&["chat_template", "alpaca"], "", "false"),
+    ] {
+        let found = of(kinds, keys);
+        check(&found, &[("/method/sft/assistant_only_loss", expected)]);
+        let is_mixed = kinds.contains(&"alpaca") && kinds.len() > 1;
+        assert_eq!(
+            found.1.join("\n").contains("axolotl trains on the assistant's turns alone"),
+            is_mixed,
+            "{:?}",
+            found.1
+        );
+    }
+}
+
+#[test]
+fn keys_of_data_sets_are_read_or_reported() {
+    let text = "base_model: m\ndatasets:\n\
+                - {path: json, data_files: [chat.jsonl, more.jsonl], type: chat_template, roles_to_train: [user], train_on_eos: turn, \
+                field_messages: conv, drop_system_message: true, shards: 10, message_property_mappings: {role: from, content: value}}\n\
+                - {path: openai/gsm8k, name: main, split: test, type: {field_instruction: q, format: \"[INST] {instruction}\"}}\n\
+                - {path: a/b, name: [x, default], data_files: c.json, trust_remote_code: true, revision: null}\n\
+                test_datasets:\n- {path: e, ds_type: json, shards: 2}\n";
+    let found = imported("axolotl", text);
+    check(
+        &found,
+        &[
+            ("/data", "\"chat.jsonl\""),
+            ("/mix/0/data", "\"more.jsonl\""),
+            ("/mix/1/data", "\"openai/gsm8k:main:test\""),
+            ("/mix/2/data", "\"a/b:x\""),
+            ("/mix/3/data", "\"a/b\""),
+            ("/eval_data", "\"e\""),
+        ],
+    );
+    let left_out: Vec<&str> =
+        found.1.iter().filter_map(|note| note.strip_suffix(" has no equivalent: left out")).collect();
+    let expected = [
+        "`datasets[0].roles_to_train`",
+        "`datasets[0].field_messages`",
+        "`datasets[0].drop_system_message`",
+        "`datasets[0].shards`",
+        "`datasets[1].type.field_instruction`",
+        "`datasets[1].type.format`",
+        "`test_datasets[0].shards`",
+    ];
+    assert_eq!(left_out, expected, "{:?}", found.1);
+    assert!(found.1.join("\n").contains("gradus reads all files of a split of `a/b`"), "{:?}", found.1);
+    let trl = "model_name_or_path: m\ndatasets:\n- {path: a/b, name: x, split: test, columns: [text]}\n- {path: json, data_files: c.json}\n";
+    let found = imported("trl-sft", trl);
+    check(&found, &[("/data", "\"a/b:x:test\""), ("/mix/0/data", "\"c.json\"")]);
+    assert!(found.1.iter().any(|note| note == "`datasets[0].columns` has no equivalent: left out"), "{:?}", found.1);
+}
+
+/// `TrainingArguments` of transformers evaluate nothing without `eval_strategy`. axolotl does.
+#[test]
+fn an_interval_of_evaluations_needs_a_strategy_in_transformers() {
+    let found = imported("trl-sft", &format!("{TRL_BASE}eval_steps: 50\n"));
+    check(&found, &[("/train/eval_steps", "-1")]);
+    assert!(!found.2.contains("eval_data"), "{}", found.2);
+    let found = imported("llamafactory", "model_name_or_path: m\ndataset: d\nval_size: 0.1\neval_steps: 50\n");
+    check(&found, &[("/train/eval_steps", "-1")]);
+    let found = imported("axolotl", "base_model: m\ndatasets:\n- path: d\nval_set_size: 0.1\neval_steps: 50\n");
+    check(&found, &[("/train/eval_steps", "50")]);
+}
+
+/// The metric of an early stop is the loss in transformers, unless the file names another.
+#[test]
+fn an_early_stop_is_kept() {
+    let axolotl = "base_model: m\ndatasets:\n- path: d\nval_set_size: 0.1\nrl: dpo\nearly_stopping_patience: 3\n";
+    let llamafactory =
+        "model_name_or_path: m\ndataset: d\nval_size: 0.1\neval_strategy: steps\nearly_stopping_steps: 3\n";
+    for (system, base) in [("axolotl", axolotl), ("llamafactory", llamafactory)] {
+        let found = imported(system, &format!("{base}eval_steps: 5\n"));
+        check(&found, &[("/train/early_stopping_patience", "3"), ("/train/best_metric", "\"eval_loss\"")]);
+        let found = imported(system, base);
+        check(&found, &[("/train/early_stopping_patience", "0")]);
+        assert!(found.1.join("\n").contains("an early stop needs evaluations during training"), "{:?}", found.1);
+    }
+}
+
+#[test]
+fn a_place_of_activations_turns_on_gradient_checkpointing() {
+    for (value, expected) in [("offload", "true"), ("offload_disk", "true"), ("true", "true"), ("false", "false")] {
+        let text = format!("base_model: m\ndatasets:\n- path: d\ngradient_checkpointing: {value}\n");
+        check(&imported("axolotl", &text), &[("/train/recompute", expected)]);
+    }
+    let error = refused("axolotl", "base_model: m\ndatasets:\n- path: d\ngradient_checkpointing: often\n");
+    assert!(error.contains("`gradient_checkpointing` is `often`, but `true` or `false` is needed"), "{error}");
+}
+
 /// axolotl 0.19: `lr_scheduler` is `cosine`, `sequence_len` 512 and `excess_length_strategy` `drop`. The warm-up is
 /// `min(int(0.03 * total_num_steps), 100)`, and 2 steps instead of 1.
 #[test]
@@ -1016,4 +1240,27 @@ fn booleans_and_numbers_of_yaml_1_1_are_read() {
             ("/train/wandb_name", "\"on\""),
         ],
     );
+}
+
+/// PyYAML: keys of the mapping itself win, then those of the first mapping.
+#[test]
+fn merge_keys_of_yaml_1_1_are_carried_out() {
+    let text = format!(
+        "{TRL_BASE}x: &x {{learning_rate: 3.0e-4, seed: 5}}\ny: &y {{seed: 6, weight_decay: 0.1, max_steps: 7}}\n<<: [*x, *y]\n\
+         weight_decay: 0.2\n"
+    );
+    let found = imported("trl-sft", &text);
+    check(
+        &found,
+        &[
+            ("/train/learning_rate", "0.0003"),
+            ("/train/seed", "5"),
+            ("/train/weight_decay", "0.2"),
+            ("/train/max_steps", "7"),
+        ],
+    );
+    assert!(!found.1.join("\n").contains("<<"), "{:?}", found.1);
+    let found = imported("trl-sft", &format!("x: &x\n  <<: {{seed: 4}}\n{TRL_BASE}<<: *x\n"));
+    check(&found, &[("/train/seed", "4")]);
+    assert!(converted("trl-sft", &format!("{TRL_BASE}<<: 3\n")).is_ok_and(|found| !found.notes.is_empty()));
 }

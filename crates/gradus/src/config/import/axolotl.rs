@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, LoraNames, NO_LIMIT, Names};
-use super::{Original, YamlBuilder, with_split};
+use super::{Original, YamlBuilder, data_names, set_data};
 use crate::error::Diagnostic;
 
 const NAMES: Names = Names {
@@ -14,11 +14,15 @@ const NAMES: Names = Names {
     optimizer: "optimizer",
     usual_epochs: 1.0,
     usual_micro_batch: 1,
+    steps_evaluate: true,
 };
 
 /// axolotl's defaults for keys that a file leaves out.
 const SCHEDULE: &str = "cosine";
 const SEQUENCE_LEN: usize = 512;
+/// TRL's defaults for CPO, whose trainer runs `rl: simpo`.
+const CPO_BETA: f64 = 0.1;
+const CPO_ALPHA: f64 = 1.0;
 /// Share of all steps of the warm-up, and its most steps.
 const WARMUP: (f64, f64) = (0.03, 100.0);
 
@@ -31,14 +35,14 @@ const LORA: LoraNames = LoraNames {
     usual_targets: None,
 };
 
-/// Chat templates of axolotl that also exist here.
-const TEMPLATES: &[(&str, &str)] = &[
-    ("chatml", "chatml"),
-    ("gemma", "gemma"),
-    ("llama3", "llama3"),
-    ("mistral_v1", "mistral"),
-    ("phi_3", "phi3"),
-    ("qwen_25", "qwen"),
+/// Chat templates of axolotl that also exist here, and the system message that they add to conversations without one.
+const TEMPLATES: &[(&str, &str, Option<&str>)] = &[
+    ("chatml", "chatml", None),
+    ("gemma", "gemma", None),
+    ("llama3", "llama3", None),
+    ("mistral_v1", "mistral", None),
+    ("phi_3", "phi3", None),
+    ("qwen_25", "qwen", Some(shared::QWEN_SYSTEM)),
 ];
 
 /// Keys of axolotl that change no result here.
@@ -73,6 +77,9 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     WITHOUT_EFFECT.iter().for_each(|key| from.see_all(key));
     from.see_all("sample_packing"); // for `sft` alone
     data(from, &mut to)?;
+    if method == "sft" {
+        loss(from, &mut to);
+    }
     let (rows, passes) = shared::batch(from, &NAMES);
     to.set("train.batch_size", rows.saturating_mul(passes));
     if method != "grpo" {
@@ -87,8 +94,14 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
         }
     }
     if let Some(name) = from.text("chat_template") {
-        match TEMPLATES.iter().find(|(theirs, _)| *theirs == name) {
-            Some((_, ours)) => to.set("train.chat_template", *ours),
+        match TEMPLATES.iter().find(|(theirs, ..)| *theirs == name) {
+            Some((_, ours, system)) => {
+                to.set("train.chat_template", *ours);
+                to.set_some(
+                    "train.system_prompt",
+                    system.filter(|_| types(from).iter().flatten().any(|kind| is_chat(kind))),
+                );
+            }
             None if name == "tokenizer_default" => {}
             None => {
                 from.note("chat_template", format!("gradus has no template `{name}`: the model's own template is used"))
@@ -103,6 +116,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
             }
         }
     }
+    shared::patience(from, &mut to, "early_stopping_patience");
     Ok(to)
 }
 
@@ -196,8 +210,38 @@ fn length(from: &Original, to: &mut YamlBuilder, method: &str) {
 
 /// Returns whether a data set has the type `completion`, or one that begins with it.
 fn reads_plain_texts(from: &Original) -> bool {
-    let Some(Json::Array(parts)) = from.json("datasets") else { return false };
-    parts.iter().filter_map(|part| part["type"].as_str()).any(|kind| kind.starts_with("completion"))
+    types(from).iter().flatten().any(|kind| kind.starts_with("completion"))
+}
+
+/// Returns the types of the data sets to train on. Those that are mappings have none.
+fn types(from: &Original) -> Vec<Option<String>> {
+    let Some(Json::Array(parts)) = from.peek("datasets") else { return Vec::new() };
+    parts.iter().map(|part| part["type"].as_str().map(str::to_owned)).collect()
+}
+
+/// Whether rows of this type are conversations, which the chat template renders.
+fn is_chat(kind: &str) -> bool {
+    ["chat_template", "sharegpt"].iter().any(|name| kind.starts_with(name))
+}
+
+/// Restricts the loss of conversations to the assistant's turns, as axolotl does unless `train_on_inputs` is set.
+fn loss(from: &Original, to: &mut YamlBuilder) {
+    let kinds = types(from);
+    let chats = kinds.iter().flatten().filter(|kind| is_chat(kind)).count();
+    if chats == 0 || from.flag("train_on_inputs") == Some(true) {
+        return;
+    }
+    if chats == kinds.len() {
+        to.set("method.sft.assistant_only_loss", true);
+    } else {
+        from.note_with_hint(
+            "datasets",
+            "in conversations, axolotl trains on the assistant's turns alone; gradus trains on all turns, because not all data sets are \
+             conversations"
+                .into(),
+            "turn the other rows into `messages`, and write `method.sft.assistant_only_loss: true`",
+        );
+    }
 }
 
 fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnostic> {
@@ -237,8 +281,8 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
             "orpo"
         }
         Some("simpo") => {
-            to.set("method.simpo", json!({}));
-            to.set_some("method.simpo.cpo_alpha", from.unquoted("cpo_alpha"));
+            to.set("method.simpo.cpo_alpha", from.unquoted("cpo_alpha").unwrap_or(json!(CPO_ALPHA)));
+            to.set("method.simpo.beta", CPO_BETA);
             to.set_some("method.simpo.simpo_gamma", from.unquoted("simpo_gamma"));
             "simpo"
         }
@@ -294,30 +338,60 @@ fn grpo(from: &Original, to: &mut YamlBuilder, rl: &str) {
     );
 }
 
-fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
-    let files = |key: &str| -> Vec<String> {
-        let Some(Json::Array(parts)) = from.json(key) else { return Vec::new() };
-        let name = |part: &Json| {
-            let path = part["data_files"].as_str().or_else(|| part["path"].as_str())?;
-            Some(with_split(from, key, path, part["split"].as_str()))
-        };
-        let kinds: Vec<&str> = parts.iter().filter_map(|part| part["type"].as_str()).collect();
-        if !kinds.is_empty() {
-            from.note(
-                key,
-                format!("the types {} are not read: gradus recognizes rows by their columns", kinds.join(", ")),
-            );
+/// Whether `value` of a data set's `key` is axolotl's default, or changes no result here.
+fn is_usual(key: &str, value: &Json) -> bool {
+    match key {
+        "ds_type" | "preprocess_shards" | "trust_remote_code" => true,
+        "chat_template" => value.as_str() == Some("tokenizer_default"),
+        "drop_system_message" | "split_thinking" => value.as_bool() == Some(false),
+        "field" => value.as_str() == Some("text"),
+        "field_messages" => matches!(value.as_str(), Some("messages" | "conversations")),
+        "message_field_role" => matches!(value.as_str(), Some("role" | "from")),
+        "message_field_content" => matches!(value.as_str(), Some("content" | "value")),
+        "message_property_mappings" => value.as_object().is_some_and(|names| {
+            names.iter().all(|(name, found)| match name.as_str() {
+                "role" => is_usual("message_field_role", found),
+                "content" => is_usual("message_field_content", found),
+                name => found.as_str() == Some(name),
+            })
+        }),
+        "roles_to_train" => value.as_array().is_some_and(|roles| {
+            !roles.is_empty() && roles.iter().all(|role| matches!(role.as_str(), Some("assistant" | "gpt")))
+        }),
+        "shards" => value.as_u64() == Some(1),
+        "train_on_eos" | "train_on_eot" => value.as_str() == Some("turn"),
+        _ => value.is_null(),
+    }
+}
+
+/// Returns the names of the data sets at `key`, a list. Notes what gradus does not read of them.
+fn data_sets(from: &Original, key: &str) -> Vec<String> {
+    let (mut names, mut kinds) = (Vec::new(), Vec::new());
+    for entry in from.entries(key).unwrap_or_default() {
+        names.extend(data_names(from, &entry));
+        if let Some(Json::Object(keys)) = from.peek(&entry) {
+            if let Some(kind) = keys.get("type").and_then(Json::as_str) {
+                from.see_all(&format!("{entry}.type"));
+                kinds.push(kind.to_owned());
+            }
+            keys.iter()
+                .filter(|(key, value)| is_usual(key, value))
+                .for_each(|(key, _)| from.see_all(&format!("{entry}.{key}")));
         }
-        parts.iter().filter_map(name).collect()
-    };
-    let train = files("datasets");
-    let Some((first, others)) = train.split_first() else { return Err(Original::missing("datasets[0].path")) };
-    to.set("data", first.as_str());
-    if !others.is_empty() {
-        to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
+        from.note_unread_in(&entry);
+    }
+    if !kinds.is_empty() {
+        from.note(key, format!("the types {} are not read: gradus recognizes rows by their columns", kinds.join(", ")));
+    }
+    names
+}
+
+fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
+    if !set_data(to, &data_sets(from, "datasets")) {
+        return Err(Original::missing("datasets[0].path"));
     }
     let share = from.number("val_set_size").filter(|share| *share > 0.0);
-    let held_out = files("test_datasets");
+    let held_out = data_sets(from, "test_datasets");
     shared::note_one_held_out(from, "test_datasets", &held_out);
     match (held_out.first(), share) {
         (Some(file), _) => to.set("eval_data", file.as_str()),

@@ -1,9 +1,12 @@
 //! LLaMA-Factory's YAML files: `llamafactory-cli train FILE`. The stage determines the method.
 
+use std::path::Path;
+
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
 use super::{Original, YamlBuilder};
+use crate::data::{self, LoadOptions, Message, Need, RowData};
 use crate::error::Diagnostic;
 
 /// LLaMA-Factory's defaults for keys that a file leaves out.
@@ -11,6 +14,9 @@ const CUTOFF: usize = 2048;
 const LEARNING_RATE: f64 = 5e-5;
 const PREF_BETA: f64 = 0.1;
 const SIMPO_GAMMA: f64 = 0.5;
+const MAX_NEW_TOKENS: usize = 1024;
+/// Default of TRL 0.9, whose PPO LLaMA-Factory runs.
+const KL_COEFFICIENT: f64 = 0.2;
 
 const LORA: LoraNames = LoraNames {
     targets: "lora_target",
@@ -21,22 +27,26 @@ const LORA: LoraNames = LoraNames {
     usual_targets: Some("all"),
 };
 
-/// Templates of LLaMA-Factory that exist here, under the same or another name.
-const TEMPLATES: &[(&str, &str)] = &[
-    ("chatml", "chatml"),
-    ("gemma", "gemma"),
-    ("gemma2", "gemma"),
-    ("gemma3", "gemma"),
-    ("llama2", "llama2"),
-    ("llama3", "llama3"),
-    ("mistral", "mistral"),
-    ("phi", "phi3"),
-    ("qwen", "qwen"),
-    ("zephyr", "zephyr"),
+/// Templates of LLaMA-Factory that exist here, under the same or another name, and the system message that they add to conversations without one.
+const TEMPLATES: &[(&str, &str, Option<&str>)] = &[
+    ("chatml", "chatml", None),
+    ("gemma", "gemma", None),
+    ("gemma2", "gemma", None),
+    ("gemma3", "gemma", None),
+    ("llama3", "llama3", None),
+    ("phi", "phi3", None),
+    ("qwen", "qwen", Some(shared::QWEN_SYSTEM)),
 ];
+
+/// Templates of LLaMA-Factory that differ from those with the same name here in spaces and line ends.
+const NAMESAKES: &[&str] = &["llama2", "mistral", "zephyr"];
+
+/// Number of rows of a file that the import looks at.
+const ROWS_LOOKED_AT: usize = 1000;
 
 pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     let mut to = YamlBuilder::default();
+    let is_chat = from.text("stage").as_deref() != Some("pt");
     let model = "model_name_or_path";
     to.set("model", from.text(model).ok_or_else(|| Original::missing(model))?);
     to.set_some("adapter", from.text("adapter_name_or_path"));
@@ -47,13 +57,17 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     if from.json("learning_rate").is_none() {
         to.set("train.learning_rate", LEARNING_RATE);
     }
-    data(from, &mut to)?;
+    let files = data(from, &mut to)?;
+    if method == "sft" && is_chat && from.flag("train_on_prompt") != Some(true) {
+        loss(from, &mut to, &files);
+    }
+    shared::patience(from, &mut to, "early_stopping_steps");
     let (rows, passes) = shared::batch(from, &HUGGING_FACE);
     to.set("train.batch_size", rows.saturating_mul(passes));
     if method != "ppo" {
         to.set("train.micro_batch_size", rows);
     }
-    to.set("train.max_length", from.some("cutoff_len").unwrap_or(CUTOFF));
+    length(from, &mut to, method, is_chat);
     match from.text("finetuning_type").as_deref() {
         None | Some("lora") if to.0.get("adapter").is_none() => shared::lora(from, &mut to, method, &LORA),
         None | Some("lora") => from.note("adapter_name_or_path", "training continues with this adapter"),
@@ -69,7 +83,7 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
     for key in ["quantization_method", "stage"] {
         from.see_all(key);
     }
-    template(from, &mut to);
+    template(from, &mut to, is_chat);
     Ok(to)
 }
 
@@ -103,18 +117,21 @@ fn method(from: &Original, to: &mut YamlBuilder) -> Result<&'static str, Diagnos
         }
         "dpo" => preference(from, to, beta.unwrap_or(PREF_BETA))?,
         "ppo" => {
-            to.set("method.ppo", json!({}));
-            for (theirs, ours) in [
-                ("ppo_epochs", "update_epochs"),
-                ("max_new_tokens", "max_new_tokens"),
-                ("temperature", "temperature"),
-                ("top_p", "sampling.top_p"),
-                ("top_k", "sampling.top_k"),
-                ("ppo_target", "kl.target"),
-                ("ppo_whiten_rewards", "whiten_rewards"),
+            for (theirs, ours, usual) in [
+                ("ppo_epochs", "update_epochs", json!(4)),
+                ("max_new_tokens", "max_new_tokens", json!(MAX_NEW_TOKENS)),
+                ("temperature", "temperature", json!(0.95)),
+                ("top_p", "sampling.top_p", json!(0.7)),
+                ("repetition_penalty", "sampling.repetition_penalty", json!(1)),
+                ("ppo_target", "kl.target", json!(6)),
+                ("ppo_whiten_rewards", "whiten_rewards", json!(false)),
             ] {
-                to.set_some(&format!("method.ppo.{ours}"), from.unquoted(theirs));
+                to.set(&format!("method.ppo.{ours}"), from.unquoted(theirs).unwrap_or(usual));
             }
+            to.set("method.ppo.kl.coefficient", KL_COEFFICIENT);
+            // 0 samples from all tokens there.
+            let top_k = from.number("top_k").unwrap_or(50.0);
+            to.set_some("method.ppo.sampling.top_k", (top_k > 0.0).then_some(top_k as u64));
             to.set("reward.model", from.text("reward_model").ok_or_else(|| Original::missing("reward_model"))?);
             "ppo"
         }
@@ -164,8 +181,88 @@ fn preference(from: &Original, to: &mut YamlBuilder, beta: f64) -> Result<&'stat
     Ok(method)
 }
 
-/// Converts `dataset`. Its names refer to `dataset_info.json`, which stores the paths of files.
-fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
+/// Converts the longest row, and what happens to longer ones.
+fn length(from: &Original, to: &mut YamlBuilder, method: &str, is_chat: bool) {
+    let key = "cutoff_len";
+    let most = from.some(key).unwrap_or(CUTOFF);
+    if method == "ppo" {
+        // There, only the prompt counts.
+        let new = from.count("max_new_tokens").unwrap_or(MAX_NEW_TOKENS);
+        to.set("train.max_length", most.saturating_add(new));
+        to.set("train.max_prompt_length", most);
+        to.set("train.prompt_truncation", "right");
+        return;
+    }
+    to.set("train.max_length", most);
+    if method == "reward" {
+        to.set("train.too_long", "truncate");
+        to.set("method.reward.truncation", "left");
+    }
+    if is_chat {
+        let cut = if method == "reward" { "the beginning of both texts" } else { "the end of the row" };
+        from.note(
+            key,
+            format!("LLaMA-Factory shortens prompt and answer of a longer row in proportion; gradus cuts {cut}"),
+        );
+    }
+}
+
+/// What LLaMA-Factory trains on in rows of a file.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Turns {
+    /// The assistant's turns of conversations.
+    OfMessages,
+    /// Answers, also those in the column `history`.
+    OfHistory,
+    /// One answer per row.
+    One,
+}
+
+impl Turns {
+    /// Looks at the first rows of a local file. `None` if they cannot be read.
+    fn of(file: &str) -> Option<Self> {
+        if !Path::new(file).is_file() {
+            return None;
+        }
+        let options = LoadOptions { max_rows: Some(ROWS_LOOKED_AT), ..LoadOptions::needing(Need::Sft) };
+        let rows = data::load(file, &options).ok()?.rows;
+        let has_answer = |messages: &[Message]| messages.iter().any(|message| message.role == "assistant");
+        if rows.iter().any(|row| matches!(row.data, RowData::Messages(_))) {
+            Some(Self::OfMessages)
+        } else if rows
+            .iter()
+            .any(|row| matches!(&row.data, RowData::Instruction { history, .. } if has_answer(history)))
+        {
+            Some(Self::OfHistory)
+        } else {
+            Some(Self::One)
+        }
+    }
+}
+
+/// Restricts the loss to the assistant's turns. Rows with one answer need no key for this.
+fn loss(from: &Original, to: &mut YamlBuilder, files: &[String]) {
+    let found: Vec<Option<Turns>> = files.iter().map(|file| Turns::of(file)).collect();
+    if found.contains(&None) {
+        from.note_with_hint(
+            "dataset",
+            "LLaMA-Factory trains on the assistant's turns alone; gradus trains on all turns of conversations (`messages`)".into(),
+            "write `method.sft.assistant_only_loss: true` if the rows are conversations. An import that finds the files does this by itself",
+        );
+        return;
+    }
+    let has_history = found.contains(&Some(Turns::OfHistory));
+    if has_history || found.contains(&Some(Turns::OfMessages)) {
+        to.set("method.sft.assistant_only_loss", true);
+    }
+    if has_history {
+        // Otherwise, the loss would be on the last answer.
+        to.set("method.sft.completion_only_loss", false);
+    }
+}
+
+/// Converts `dataset`, and returns the files to train on. Its names refer to `dataset_info.json`, which stores the paths of files.
+fn data(from: &Original, to: &mut YamlBuilder) -> Result<Vec<String>, Diagnostic> {
     let folder = from.text("dataset_dir").unwrap_or_else(|| "data".into());
     let file = |name: &String| format!("{folder}/{name}.json");
     let names = shared::texts(from.json("dataset"));
@@ -203,15 +300,30 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     } else {
         to.set("train.eval_fraction", 0);
     }
-    Ok(())
+    Ok(names.iter().map(file).collect())
 }
 
-fn template(from: &Original, to: &mut YamlBuilder) {
-    let Some(name) = from.text("template") else { return };
-    match TEMPLATES.iter().find(|(theirs, _)| *theirs == name) {
-        Some((_, ours)) => to.set("train.chat_template", *ours),
-        None => {
-            from.note("template", format!("gradus has no template `{name}`: the model's own chat template is used"))
+/// Converts the chat template and its system message. Texts of the stage `pt` have neither.
+fn template(from: &Original, to: &mut YamlBuilder, is_chat: bool) {
+    let (name, mut system) = (from.text("template"), from.text("default_system"));
+    if let Some(name) = name {
+        match TEMPLATES.iter().find(|(theirs, ..)| *theirs == name) {
+            Some((_, ours, usual)) => {
+                to.set("train.chat_template", *ours);
+                system = system.or_else(|| usual.map(str::to_owned));
+            }
+            None if NAMESAKES.contains(&name.as_str()) => from.note_with_hint(
+                "template",
+                format!(
+                    "the template `{name}` of gradus has other spaces and line ends, and no default system message: the model's own chat \
+                     template is used"
+                ),
+                "write LLaMA-Factory's form to a Jinja file, and name it with `train.chat_template`",
+            ),
+            None => {
+                from.note("template", format!("gradus has no template `{name}`: the model's own chat template is used"));
+            }
         }
     }
+    to.set_some("train.system_prompt", system.filter(|text| is_chat && !text.is_empty()));
 }

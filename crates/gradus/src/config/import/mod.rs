@@ -11,9 +11,9 @@ use std::cell::RefCell;
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
-use super::node::{Node, Value, document};
+use super::node::{Entry, Node, Value, document};
 use super::read::{NEEDED, Reading, read};
 use super::schema::Schema;
 use super::{load, write};
@@ -111,7 +111,7 @@ pub fn import(system: System, path: &Path) -> Result<Imported> {
 }
 
 /// Rewrites values without quotes as YAML 1.2 writes them. The other systems read their files with PyYAML, hence as YAML 1.1: `yes`, `on` and
-/// `TRUE` are booleans, and the digits of a number may have `_` between them.
+/// `TRUE` are booleans, the digits of a number may have `_` between them, and `<<` merges mappings.
 fn rewrite_yaml_1_1(node: &mut Node) {
     match &mut node.value {
         Value::Scalar { text, quoted: false } => {
@@ -127,7 +127,30 @@ fn rewrite_yaml_1_1(node: &mut Node) {
         }
         Value::Scalar { .. } => {}
         Value::List(items) => items.iter_mut().for_each(rewrite_yaml_1_1),
-        Value::Map(entries) => entries.iter_mut().for_each(|entry| rewrite_yaml_1_1(&mut entry.node)),
+        Value::Map(entries) => {
+            entries.iter_mut().for_each(|entry| rewrite_yaml_1_1(&mut entry.node));
+            merge(entries);
+        }
+    }
+}
+
+/// Replaces `<<: *anchor` by the keys of that mapping, or of the mappings in a list. Keys that `entries` have win, then those of the first mapping.
+fn merge(entries: &mut Vec<Entry>) {
+    let Some(at) = entries.iter().position(|entry| entry.key == "<<") else { return };
+    let merged: Vec<&Node> = match &entries[at].node.value {
+        Value::List(items) => items.iter().collect(),
+        _ => vec![&entries[at].node],
+    };
+    let keys = |node: &Node| match &node.value {
+        Value::Map(entries) => Some(entries.clone()),
+        _ => None,
+    };
+    let Some(merged) = merged.into_iter().map(keys).collect::<Option<Vec<_>>>() else { return };
+    entries.remove(at);
+    for entry in merged.into_iter().flatten() {
+        if !entries.iter().any(|own| own.key == entry.key) {
+            entries.push(entry);
+        }
     }
 }
 
@@ -196,6 +219,19 @@ impl Original {
     /// Returns a value as JSON without marking what is in it as read.
     fn glance(&self, path: &str) -> Option<Json> {
         self.node(path).map(Node::to_json)
+    }
+
+    /// Returns a value as JSON without marking anything as read.
+    fn peek(&self, path: &str) -> Option<Json> {
+        self.root.at(path).map(|(node, _)| node.to_json())
+    }
+
+    /// Returns the paths of the entries of the list at `path`, such as `datasets[0]`. Their keys are not marked as read. `None` if there is no list.
+    fn entries(&self, path: &str) -> Option<Vec<String>> {
+        match self.glance(path) {
+            Some(Json::Array(items)) => Some((0..items.len()).map(|index| format!("{path}[{index}]")).collect()),
+            _ => None,
+        }
     }
 
     /// Returns a value as JSON, with numbers and booleans also where they are quoted.
@@ -333,10 +369,21 @@ impl Original {
         }
     }
 
-    /// Adds a note for every key that was not converted.
+    /// Adds a note for every key that was not converted. Those of entries of lists have to be noted with [`Self::note_unread_in`].
     fn note_unread(&self) {
+        self.note_unread_below(&self.root, "");
+    }
+
+    /// Adds a note for every key of the mapping at `path` that was not converted.
+    fn note_unread_in(&self, path: &str) {
+        if let Some((node, _)) = self.root.at(path) {
+            self.note_unread_below(node, path);
+        }
+    }
+
+    fn note_unread_below(&self, node: &Node, path: &str) {
         let mut paths = Vec::new();
-        self.root.paths("", &mut paths);
+        node.paths(path, &mut paths);
         let seen = self.seen.borrow().clone();
         for path in paths {
             let is_leaf = self.root.at(&path).is_some_and(|(node, _)| !matches!(node.value, Value::Map(_)));
@@ -384,6 +431,63 @@ fn with_split(from: &Original, key: &str, name: &str, split: Option<&str>) -> St
         None | Some("train") => name.to_owned(),
         Some(split) => format!("{name}:{split}"),
     }
+}
+
+/// Builders of `datasets` that read local files.
+const BUILDERS: [&str; 6] = ["arrow", "csv", "json", "pandas", "parquet", "text"];
+
+/// Returns the names of a data set as `data` reads them. The mapping at `entry`, such as `datasets[0]`, has the arguments of `load_dataset` of
+/// `datasets`. There are several names if it has a list of files or configs.
+fn data_names(from: &Original, entry: &str) -> Vec<String> {
+    let at = |key: &str| format!("{entry}.{key}");
+    let (path, split) = (from.text(&at("path")), from.text(&at("split")));
+    let (files, configs) = (words(from, &at("data_files")), words(from, &at("name")));
+    let is_local = |path: &str| BUILDERS.contains(&path) || Path::new(path).exists();
+    let names: Vec<String> = match path {
+        None => files,
+        Some(path) if !files.is_empty() && is_local(&path) => files,
+        Some(path) => {
+            if !files.is_empty() {
+                from.note_with_hint(
+                    &at("data_files"),
+                    format!("gradus reads all files of a split of `{path}`: left out"),
+                    "download the files, and name them as `data` and `mix`",
+                );
+            }
+            // The default config has this name in `datasets`, and no name here.
+            let named = |config: &String| if config == "default" { path.clone() } else { format!("{path}:{config}") };
+            if configs.is_empty() { vec![path.clone()] } else { configs.iter().map(named).collect() }
+        }
+    };
+    names.iter().map(|name| with_split(from, &at("split"), name, split.as_deref())).collect()
+}
+
+/// Returns the word at `path`, or those of a list.
+fn words(from: &Original, path: &str) -> Vec<String> {
+    let word = |value: Json| match value {
+        Json::String(text) => Some(text),
+        Json::Number(number) => Some(number.to_string()),
+        _ => None,
+    };
+    match from.json(path) {
+        None => Vec::new(),
+        Some(Json::Array(items)) => items.into_iter().filter_map(word).collect(),
+        Some(Json::Object(_)) => {
+            from.note(path, format!("`{path}` is a mapping, and gradus reads a name or a list: left out"));
+            Vec::new()
+        }
+        Some(value) => word(value).into_iter().collect(),
+    }
+}
+
+/// Writes the first of `names` as `data` and the others as `mix`. Returns false if there is none.
+fn set_data(to: &mut YamlBuilder, names: &[String]) -> bool {
+    let Some((first, others)) = names.split_first() else { return false };
+    to.set("data", first.as_str());
+    if !others.is_empty() {
+        to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
+    }
+    true
 }
 
 /// Returns the first split that `split` names, without its slice. Notes what `data` cannot name: `train[:10%]`, `train+test`.

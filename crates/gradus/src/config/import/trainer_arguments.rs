@@ -21,6 +21,8 @@ pub(super) struct Names {
     pub usual_epochs: f64,
     /// Default number of rows per pass.
     pub usual_micro_batch: usize,
+    /// Whether `eval_steps` alone requests evaluations, without `eval_strategy`.
+    pub steps_evaluate: bool,
 }
 
 impl Names {
@@ -39,6 +41,7 @@ pub(super) const HUGGING_FACE: Names = Names {
     optimizer: "optim",
     usual_epochs: 3.0,
     usual_micro_batch: 8,
+    steps_evaluate: false,
 };
 
 /// Keys that change no result here: batches of evaluations, numbers of processes, output.
@@ -180,7 +183,7 @@ pub(super) fn arguments(from: &Original, to: &mut YamlBuilder, names: &Names) {
     }
     schedule(from, to, names);
     optimizer(from, to, names);
-    intervals(from, to);
+    intervals(from, to, names);
     precision(from, to);
     recompute(from, to, names);
     trackers(from, to);
@@ -212,10 +215,26 @@ pub(super) fn noise(from: &Original, to: &mut YamlBuilder, key: &str, method: &s
     }
 }
 
-/// Converts gradient checkpointing.
+/// Converts gradient checkpointing. It may name the place of the stored activations, which changes only memory and time.
 pub(super) fn recompute(from: &Original, to: &mut YamlBuilder, names: &Names) {
-    if from.flag(&names.path("gradient_checkpointing")) == Some(true) {
+    let key = names.path("gradient_checkpointing");
+    let is_placed = from.text(&key).is_some_and(|text| matches!(text.as_str(), "offload" | "offload_disk"));
+    if is_placed || from.flag(&key) == Some(true) {
         to.set("train.recompute", true);
+    }
+}
+
+/// Converts an early stop after the number of evaluations at `key`. Call this after the data, which may turn off evaluations.
+pub(super) fn patience(from: &Original, to: &mut YamlBuilder, key: &str) {
+    let Some(evaluations) = from.count(key).filter(|&evaluations| evaluations > 0) else { return };
+    if to.0.pointer("/train/eval_steps").and_then(Json::as_i64).is_none_or(|steps| steps <= 0) {
+        from.note(key, "an early stop needs evaluations during training, and the number of steps between them is not known: left out");
+        return;
+    }
+    to.set("train.early_stopping_patience", evaluations);
+    // transformers looks at the loss, unless the file names a metric.
+    if to.0.pointer("/train/best_metric").is_none() {
+        to.set("train.best_metric", "eval_loss");
     }
 }
 
@@ -340,7 +359,7 @@ fn optimizer(from: &Original, to: &mut YamlBuilder, names: &Names) {
 }
 
 /// Converts the intervals of logging, saving and evaluation.
-fn intervals(from: &Original, to: &mut YamlBuilder) {
+fn intervals(from: &Original, to: &mut YamlBuilder, names: &Names) {
     let every = |key: &str| {
         let number = from.number(key)?;
         if number > 0.0 && number < 1.0 {
@@ -374,7 +393,7 @@ fn intervals(from: &Original, to: &mut YamlBuilder) {
         Some("epoch") => {
             from.note("eval_strategy", "held-out rows are measured every `train.eval_steps` steps and at the end")
         }
-        None if steps.is_some() => to.set_some("train.eval_steps", steps),
+        None if steps.is_some() && names.steps_evaluate => to.set_some("train.eval_steps", steps),
         _ => to.set("train.eval_steps", -1),
     }
     let evaluates = to.0.pointer("/train/eval_steps").and_then(Json::as_i64);
@@ -481,6 +500,9 @@ pub(super) struct LoraNames {
     /// Default layers, in the tool's words. `None` if they are those of gradus, or none at all.
     pub usual_targets: Option<&'static str>,
 }
+
+/// Default system message of Qwen 2.5's chat template.
+pub(super) const QWEN_SYSTEM: &str = "You are Qwen, created by Alibaba Cloud. You are a helpful assistant.";
 
 /// No limit for `train.max_length`: the largest number that a key accepts.
 pub(super) const NO_LIMIT: usize = 1_000_000_000;

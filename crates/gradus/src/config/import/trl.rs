@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames, NO_LIMIT};
-use super::{Original, YamlBuilder, whole_split, with_split};
+use super::{Original, YamlBuilder, data_names, set_data, whole_split, with_split};
 use crate::error::Diagnostic;
 
 /// A subcommand of TRL whose files can be imported.
@@ -313,21 +313,12 @@ fn packing(from: &Original, to: &mut YamlBuilder) {
 fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let name = from.text("dataset_name");
     let (train, test) = (from.text("dataset_train_split"), from.text("dataset_test_split"));
-    if let Some(Json::Array(parts)) = from.json("datasets") {
-        let named = |part: &Json| {
-            let name = part["data_files"].as_str().or_else(|| part["path"].as_str())?;
-            Some(with_split(from, "datasets", name, part["split"].as_str()))
-        };
-        let parts: Vec<String> = parts.iter().filter_map(named).collect();
-        let Some((first, others)) = parts.split_first() else { return Err(Original::missing("datasets[0].path")) };
-        to.set("data", first.as_str());
-        if !others.is_empty() {
-            to.set("mix", others.iter().map(|data| json!({ "data": data })).collect::<Vec<Json>>());
+    if let Some(entries) = from.entries("datasets") {
+        let names: Vec<String> = entries.iter().flat_map(|entry| data_names(from, entry)).collect();
+        entries.iter().for_each(|entry| from.note_unread_in(entry));
+        if !set_data(to, &names) {
+            return Err(Original::missing("datasets[0].path"));
         }
-        from.note(
-            "datasets",
-            "paths and splits are imported; other keys of its entries, such as `columns`, are left out",
-        );
     } else {
         let name = name.ok_or_else(|| Original::missing("dataset_name"))?;
         to.set("data", with_split(from, "dataset_train_split", &name, train.as_deref()));
