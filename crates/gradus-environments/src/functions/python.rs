@@ -48,9 +48,11 @@ impl Function for Python {
             End::Code(code) => Err(format!("the program ended with exit code {code}")),
             End::OutOfTime => Err(format!("the program took more than {} s", self.seconds)),
             End::TooMuchOutput => Err("the program printed too much".to_owned()),
-            End::Killed(_) => {
+            End::OverLimit => {
                 Err(format!("the program was ended: it took more than {} s, or too much memory", self.seconds))
             }
+            End::Killed(_) if outcome.stderr.trim().is_empty() => Err(format!("the program was {}", outcome.end)),
+            End::Killed(_) => Err(format!("the program was {}: {}", outcome.end, last(&outcome.stderr))),
         }
     }
 
