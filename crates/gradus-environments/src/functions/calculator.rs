@@ -23,7 +23,7 @@ impl Default for Calculator {
             "required": ["expression"],
         });
         let description = "Computes an arithmetic expression and returns the number.".to_owned();
-        Self { tool: Tool { name: "calculator".to_owned(), description, parameters } }
+        Self { tool: Tool { name: "calculator".to_owned(), description, parameters, returns: None } }
     }
 }
 

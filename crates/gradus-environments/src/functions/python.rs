@@ -27,7 +27,7 @@ impl Python {
             "required": ["code"],
         });
         let description = "Runs a Python program and returns what it prints.".to_owned();
-        let tool = Tool { name: "python".to_owned(), description, parameters };
+        let tool = Tool { name: "python".to_owned(), description, parameters, returns: None };
         Ok(Self { tool, sandbox: Sandbox::open(config)?, seconds: config.seconds })
     }
 }
