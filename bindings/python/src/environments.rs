@@ -30,7 +30,9 @@ impl PyTool {
         let object = callable.bind(py);
         let of = |name: &str| -> PyResult<String> { object.getattr(name)?.extract() };
         let parameters = to_json("the parameters of a tool", &object.getattr("parameters")?)?;
-        let tool = Tool { name: of("name")?, description: of("description")?, parameters };
+        let returns = object.getattr("returns")?;
+        let returns = (!returns.is_none()).then(|| to_json("the result of a tool", &returns)).transpose()?;
+        let tool = Tool { name: of("name")?, description: of("description")?, parameters, returns };
         Ok(Self { tool, is_deterministic: object.getattr("deterministic")?.extract()?, callable })
     }
 }

@@ -38,8 +38,9 @@ def test_schemas_are_those_of_transformers() -> None:
     recorded = json.loads((Path(__file__).parent / "tool_schemas.json").read_text())
     assert len(recorded["tools"]) == len(TOOLS)
     for tool, expected in zip([Tool(function) for function in TOOLS], recorded["tools"]):
-        expected.pop("return", None)
+        returns = expected.pop("return", None)
         assert {"name": tool.name, "description": tool.description, "parameters": tool.parameters} == expected
+        assert tool.returns == returns
 
 
 def test_what_cannot_be_shown_to_the_policy_is_refused() -> None:
@@ -70,6 +71,14 @@ def test_what_cannot_be_shown_to_the_policy_is_refused() -> None:
         """
         return unit
 
+    # Only the policy's own texts need a type that it can see.
+    def listed() -> datetime.date:
+        return datetime.date.today()
+
+    def silent():  # type: ignore[no-untyped-def]
+        return None
+
+    assert Tool(listed).returns is None and Tool(silent).returns is None
     with pytest.raises(TypeError, match="the argument `day` of the tool `dated` has the type `datetime.date`, which has no schema"):
         Tool(dated)
     with pytest.raises(TypeError, match=r"has the type `tuple\[int, \.\.\.\]`"):
@@ -248,6 +257,8 @@ def test_tools_stand_beside_those_of_gradus(tmp_path: Path, qwen3: Path) -> None
     run = gradus.grpo(small, ROWS, tools=[lookup, {"calculator": {}}], reward=reward, output_dir=tmp_path / "run", **keys)
     prompt = next(iter(run.completions))["prompt"]
     assert '"name": "lookup"' in prompt and "Looks a word up." in prompt and '"name": "calculator"' in prompt
+    # Transformers writes the type of the result behind the arguments.
+    assert '"required": ["word"]}, "return": {"type": "string"}}}' in prompt
     assert "tools/call_frequency" in run.metrics
     shelves = gradus.grpo(small, ROWS, environment={"one": Shelf}, output_dir=tmp_path / "shelves", **keys)
     assert '"name": "count"' in next(iter(shelves.completions))["prompt"]

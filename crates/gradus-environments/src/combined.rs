@@ -125,7 +125,7 @@ mod tests {
     impl Echo {
         fn boxed() -> Box<Self> {
             let parameters = json!({ "type": "object", "properties": { "text": { "type": "string" } } });
-            Box::new(Self(Tool { name: "echo".into(), description: String::new(), parameters }))
+            Box::new(Self(Tool { name: "echo".into(), description: String::new(), parameters, returns: None }))
         }
     }
 

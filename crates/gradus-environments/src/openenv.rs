@@ -475,7 +475,7 @@ impl Connection {
             let text = |key: &str| tool.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
             let parameters = tool.get("inputSchema").or(tool.get("input_schema")).cloned();
             let parameters = parameters.unwrap_or_else(|| json!({ "type": "object", "properties": {} }));
-            Tool { name: text("name"), description: text("description"), parameters }
+            Tool { name: text("name"), description: text("description"), parameters, returns: None }
         };
         Ok(listed.map_or_else(Vec::new, |tools| tools.iter().map(read).collect()))
     }

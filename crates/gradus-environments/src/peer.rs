@@ -253,7 +253,8 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
         let line = process.next_line(Instant::now() + GLANCE, &|| open().is_none());
         // The process gets a moment to end by itself before it is killed.
         let Some(running) = open() else { return };
-        let wrong = |what: String| Error::episode(format!("{} `{name}` {what}", dialect.noun)).with_hint(dialect.hint);
+        let failed = |what: String| Error::episode(format!("{} `{name}` {what}", dialect.noun));
+        let wrong = |what: String| failed(what).with_hint(dialect.hint);
         let error = match line {
             NextLine::TimedOut | NextLine::Interrupted => continue,
             NextLine::Line(line) => match take(&running, &line, dialect) {
@@ -264,7 +265,7 @@ fn read(mut process: Process, running: &Weak<Running>, name: &str, dialect: &Dia
             NextLine::Ended => {
                 let tail = process.stderr_tail();
                 let tail = if tail.is_empty() { tail } else { format!("; its last output:\n{tail}") };
-                wrong(format!("ended ({}){tail}", process.status()))
+                failed(format!("ended ({}){tail}", process.status())).with_hint("it must run until its input is closed")
             }
         };
         // The process and its children must be gone before a caller learns of the error.

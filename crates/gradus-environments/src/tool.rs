@@ -14,6 +14,9 @@ pub struct Tool {
     /// JSON Schema of the arguments, an object.
     #[serde(default = "no_arguments")]
     pub parameters: Value,
+    /// JSON Schema of the result; `None` if templates do not show it.
+    #[serde(default, rename = "return", skip_serializing_if = "Option::is_none")]
+    pub returns: Option<Value>,
 }
 
 fn no_arguments() -> Value {
@@ -23,10 +26,7 @@ fn no_arguments() -> Value {
 impl Tool {
     /// Returns the form that chat templates read: `{"type": "function", "function": {…}}`.
     pub fn to_template(&self) -> Value {
-        json!({
-            "type": "function",
-            "function": { "name": self.name, "description": self.description, "parameters": self.parameters },
-        })
+        json!({ "type": "function", "function": self })
     }
 }
 
@@ -151,6 +151,17 @@ mod tests {
             let found = fitted(&schema, given.as_object().expect("an object"));
             assert_eq!(Value::Object(found), json!({ "x": expected, "other": "7" }), "{kind} {text}");
         }
+    }
+
+    /// The keys and their order are those of `transformers.utils.get_json_schema`.
+    #[test]
+    fn a_template_shows_the_result_after_the_arguments() {
+        let mut tool = Tool { name: "say".into(), description: "Says.".into(), parameters: json!({}), returns: None };
+        let shown = |tool: &Tool| tool.to_template().to_string();
+        let expected = r#"{"type":"function","function":{"name":"say","description":"Says.","parameters":{}}}"#;
+        assert_eq!(shown(&tool), expected);
+        tool.returns = Some(json!({ "type": "string" }));
+        assert_eq!(shown(&tool), expected.replace("{}}}", r#"{},"return":{"type":"string"}}}"#));
     }
 
     #[test]

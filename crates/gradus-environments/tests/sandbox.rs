@@ -3,9 +3,10 @@
 #![allow(clippy::print_stdout, reason = "it is its own test harness")]
 #![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
-use std::io::Write as _;
+use std::io::{BufRead as _, Write as _};
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
+use std::process::{Command, ExitCode, Stdio};
+use std::time::{Duration, Instant};
 
 use gradus_environments::functions::Python;
 use gradus_environments::sandbox::{self, End, ProgramOutput, Sandbox, SandboxConfig};
@@ -26,6 +27,10 @@ fn main() -> ExitCode {
     let refused = Sandbox::open(&SandboxConfig::default()).expect_err("nothing is registered");
     assert!(refused.to_string().contains("it has registered no sandbox"), "{refused}");
     sandbox::register(std::env::current_exe().expect("this program"), Vec::new());
+    if std::env::args().nth(1).as_deref() == Some(WAIT) {
+        wait();
+        return ExitCode::SUCCESS;
+    }
     let sandbox = match Sandbox::open(&config(60)) {
         Ok(sandbox) => sandbox,
         Err(error) => {
@@ -46,6 +51,10 @@ const TESTS: &[(&str, Test)] = &[
     ("time_ends", time_ends),
     ("memory_ends", memory_ends),
     ("output_ends", output_ends),
+    ("silence_is_no_end", silence_is_no_end),
+    ("the_module_is_main", the_module_is_main),
+    ("a_virtual_environment_keeps_its_packages", a_virtual_environment_keeps_its_packages),
+    ("nobody_outlives_the_parent", nobody_outlives_the_parent),
     ("no_file_is_changed_or_read", no_file_is_changed_or_read),
     ("no_network", no_network),
     ("no_processes_and_no_signals", no_processes_and_no_signals),
@@ -88,7 +97,7 @@ fn programs_compute(sandbox: &Sandbox) {
 fn time_ends(_: &Sandbox) {
     let sandbox = &Sandbox::open(&config(1)).expect("a sandbox");
     for code in ["while True: pass", "10 ** 10 ** 9", "import re\nre.match('(a+)+$', 'a' * 64 + 'b')"] {
-        assert!(matches!(run(sandbox, code).end, End::Killed(_) | End::OutOfTime), "{code}");
+        assert!(matches!(run(sandbox, code).end, End::OverLimit | End::OutOfTime), "{code}");
     }
     assert_eq!(run(sandbox, "import time\ntime.sleep(60)").end, End::OutOfTime);
     let ignoring = "import signal, time\nfor s in range(1, 65):\n    try: signal.signal(s, signal.SIG_IGN)\n    except (OSError, ValueError): pass\ntime.sleep(60)";
@@ -100,7 +109,7 @@ fn memory_ends(sandbox: &Sandbox) {
         ["x = 'x' * (1 << 30)", "import mmap\nmmap.mmap(-1, 1 << 30)", "x = []\nwhile True: x.append(bytes(1 << 20))"]
     {
         let outcome = run(sandbox, code);
-        assert!(outcome.end == End::Code(1) || matches!(outcome.end, End::Killed(_)), "{code}: {outcome:?}");
+        assert!(matches!(outcome.end, End::Code(1) | End::OverLimit | End::Killed(_)), "{code}: {outcome:?}");
     }
     // Threads have stacks, which count toward the limit.
     let outcome = run(
@@ -123,6 +132,100 @@ fn output_ends(sandbox: &Sandbox) {
         assert!(matches!(outcome.end, End::TooMuchOutput), "{code}: {:?}", outcome.end);
         assert!(outcome.stdout.len() + outcome.stderr.len() < 400_000);
     }
+}
+
+fn silence_is_no_end(sandbox: &Sandbox) {
+    let outcome = run(sandbox, "import os, time\nos.close(1); os.close(2)\ntime.sleep(1)\nos._exit(7)");
+    assert_eq!(outcome.end, End::Code(7), "{outcome:?}");
+    let outcome = run(sandbox, "import os\nwith open(os.devnull, 'w') as sink: print('nothing', file=sink)\nprint(1)");
+    assert_eq!(outcome.stdout, "1\n", "{outcome:?}");
+}
+
+/// The expected results are those of `python3 FILE`.
+fn the_module_is_main(sandbox: &Sandbox) {
+    let code = "\
+from __future__ import annotations
+import dataclasses, pickle, sys, typing, unittest
+@dataclasses.dataclass
+class Node:
+    value: int
+    after: typing.Optional[Node] = None
+class Test(unittest.TestCase):
+    def test_nothing(self): pass
+print(pickle.loads(pickle.dumps(Node(3))).value, sorted(typing.get_type_hints(Node)))
+print(sys.modules['__main__'].Node is Node, unittest.main(exit=False).result.testsRun)
+print(sorted(name for name in globals() if not name.startswith('__')))";
+    let outcome = run(sandbox, code);
+    let names = "['Node', 'Test', 'annotations', 'dataclasses', 'pickle', 'sys', 'typing', 'unittest']";
+    assert_eq!(outcome.stdout, format!("3 ['after', 'value']\nTrue 1\n{names}\n"), "{outcome:?}");
+}
+
+fn a_virtual_environment_keeps_its_packages(_: &Sandbox) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("venv");
+    let made = Command::new("python3").args(["-m", "venv", "--without-pip"]).arg(&path).output().expect("Python runs");
+    if !made.status.success() {
+        skip::skipped("venv", &String::from_utf8_lossy(&made.stderr));
+        return;
+    }
+    let python = path.join("bin/python");
+    let site = "import sysconfig; print(sysconfig.get_path('purelib'))";
+    let site = Command::new(&python).args(["-c", site]).output().expect("Python runs").stdout;
+    let site = String::from_utf8(site).expect("UTF-8");
+    std::fs::write(Path::new(site.trim()).join("only_here.py"), "number = 7\n").expect("written");
+    let sandbox = Sandbox::open(&SandboxConfig { python, ..config(60) }).expect("a sandbox");
+    let outcome = run(&sandbox, "import only_here\nprint(only_here.number)");
+    assert_eq!(outcome.stdout, "7\n", "{outcome:?}");
+}
+
+/// Argument with which this program runs a program that sleeps.
+const WAIT: &str = "__wait";
+
+fn wait() {
+    let sandbox = Sandbox::open(&config(600)).expect("a sandbox");
+    println!("open");
+    let _ = run(&sandbox, "import time\ntime.sleep(60)");
+}
+
+fn nobody_outlives_the_parent(_: &Sandbox) {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    let mut parent = command.arg(WAIT).stdout(Stdio::piped()).spawn().expect("started");
+    let mut line = String::new();
+    let stdout = parent.stdout.take().expect("stdout is piped");
+    std::io::BufReader::new(stdout).read_line(&mut line).expect("it says when its sandbox is open");
+    assert_eq!(line, "open\n");
+    wait_until("a program runs", || !children(parent.id()).is_empty());
+    let programs = children(parent.id());
+    parent.kill().expect("killed");
+    parent.wait().expect("ended");
+    wait_until("the program has ended", || programs.iter().all(|program| !is_running(program)));
+}
+
+/// Polls until `is_true` returns true. The time limit is shorter than the sleep of [`wait`].
+fn wait_until(what: &str, is_true: impl Fn() -> bool) {
+    let begun = Instant::now();
+    while !is_true() {
+        assert!(begun.elapsed() < Duration::from_secs(50), "never true: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// State and parent of a process, from its folder in `/proc`.
+fn state(process: &Path) -> Option<(String, u32)> {
+    let stat = std::fs::read_to_string(process.join("stat")).ok()?;
+    let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+    Some((fields.next()?.to_owned(), fields.next()?.parse().ok()?))
+}
+
+/// Whether a process runs. One that ended may stay for a while, until its new parent learns of it.
+fn is_running(process: &Path) -> bool {
+    state(process).is_some_and(|(state, _)| state != "Z" && state != "X")
+}
+
+/// Folders of the processes with this parent.
+fn children(parent: u32) -> Vec<PathBuf> {
+    let processes = std::fs::read_dir("/proc").expect("Linux").flatten().map(|entry| entry.path());
+    processes.filter(|process| state(process).is_some_and(|(_, found)| found == parent)).collect()
 }
 
 fn no_file_is_changed_or_read(sandbox: &Sandbox) {
@@ -161,7 +264,6 @@ fn no_file_is_changed_or_read(sandbox: &Sandbox) {
             "os.mknod(folder + '/node')",
             "os.chroot(folder)",
             "os.memfd_create('a')",
-            "open('/dev/null', 'w')",
             "open('/usr/bin/new', 'w')",
         ],
     );
@@ -263,6 +365,8 @@ X32 = 0x40000000";
             "call(251, 1, os.getppid(), 3 << 13)",
             "call(256, os.getppid(), 0, 0, 0)",
             "call(279, os.getppid(), 0, 0, 0, 0, 0)",
+            "call(157, 1, 0)",
+            "call(157, 1 << 32 | 1, 0)",
         ],
     );
 }
@@ -285,6 +389,8 @@ fn a_tool_answers_with_what_went_wrong(_: &Sandbox) {
         (60, "2 + 2", "(the program printed nothing)"),
         (60, "1 / 0", "{'error': 'ZeroDivisionError: division by zero'}"),
         (1, "import time\ntime.sleep(9)", "{'error': 'the program took more than 1 s'}"),
+        (60, "import os\nos.abort()", "{'error': 'the program was ended by signal 6'}"),
+        (60, "raise KeyboardInterrupt", "{'error': 'the program was ended by signal 2: KeyboardInterrupt'}"),
     ] {
         let toolbox = Toolbox::new(vec![Box::new(Python::open(&config(seconds)).expect("a sandbox"))]);
         let toolbox = toolbox.expect("one tool");
@@ -299,10 +405,5 @@ fn a_tool_answers_with_what_went_wrong(_: &Sandbox) {
 }
 
 fn nobody_is_left(_: &Sandbox) {
-    let own = std::process::id().to_string();
-    let children = std::fs::read_dir("/proc").expect("Linux").flatten().filter(|entry| {
-        let stat = std::fs::read_to_string(Path::new(&entry.path()).join("stat")).unwrap_or_default();
-        stat.rsplit_once(") ").and_then(|(_, rest)| rest.split(' ').nth(1)) == Some(own.as_str())
-    });
-    assert_eq!(children.count(), 0);
+    assert_eq!(children(std::process::id()), Vec::<PathBuf>::new());
 }

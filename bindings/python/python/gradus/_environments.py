@@ -95,12 +95,15 @@ def _described(text: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {**schema, "enum": values, "description": text[: found.start()].strip()}
 
 
-def _documentation(text: str) -> tuple[str, dict[str, str]]:
-    """Return the description, and the description of each argument in ``Args:`` (Google style)."""
+def _documentation(text: str) -> tuple[str, dict[str, str], str | None]:
+    """Return the description, the description of each argument in ``Args:`` (Google style), and that of the result in ``Returns:``."""
     text = inspect.cleandoc(text)
     parts = re.split(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):[ \t]*$", text, flags=re.MULTILINE)
     arguments: dict[str, str] = {}
+    returns: str | None = None
     for heading, body in zip(parts[1::2], parts[2::2]):
+        if heading == "Returns":
+            returns = body.strip() or None
         if heading not in ("Args", "Arguments"):
             continue
         last: str = ""
@@ -119,7 +122,7 @@ def _documentation(text: str) -> tuple[str, dict[str, str]]:
                 arguments[last] = str(found[2]).strip()
             elif last:
                 arguments[last] = f"{arguments[last]} {line.strip()}".strip()
-    return parts[0].strip(), arguments
+    return parts[0].strip(), arguments, returns
 
 
 def _run(answer: Any) -> Any:
@@ -132,7 +135,7 @@ def _run(answer: Any) -> Any:
 
 
 class Tool:
-    """A function that the policy may call. The JSON schema of its arguments comes from its type hints and its docstring.
+    """A function that the policy may call. The JSON schemas of its arguments and its result come from its type hints and its docstring.
 
     The tool's answer is ``str`` of the return value or, after an exception, the text of the exception, as in TRL.
     """
@@ -142,7 +145,7 @@ class Tool:
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
         #: Whether equal arguments always give equal results. If not, resumed runs use recorded results.
         self.deterministic = bool(getattr(function, "deterministic", False))
-        description, documented = _documentation(inspect.getdoc(function) or "")
+        description, documented, result = _documentation(inspect.getdoc(function) or "")
         self.description = description
         try:
             hints = typing.get_type_hints(function)
@@ -169,6 +172,13 @@ class Tool:
         self.parameters: dict[str, Any] = {"type": "object", "properties": properties}
         if required:
             self.parameters["required"] = required
+        #: Schema of the result, or None. As in transformers, a type without a schema is no error, because the policy never writes a result.
+        self.returns: dict[str, Any] | None = None
+        if "return" in hints:
+            try:
+                self.returns = {**_type(hints["return"]), **({} if result is None else {"description": result})}
+            except TypeError:
+                pass
 
     def __call__(self, arguments: dict[str, Any]) -> str:
         return str(_run(self.function(**arguments)))

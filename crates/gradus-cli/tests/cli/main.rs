@@ -8,6 +8,7 @@ mod adapter;
 mod bench;
 mod chat;
 mod classifier;
+mod code;
 mod compare;
 mod config;
 mod data;

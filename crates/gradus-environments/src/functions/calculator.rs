@@ -23,7 +23,7 @@ impl Default for Calculator {
             "required": ["expression"],
         });
         let description = "Computes an arithmetic expression and returns the number.".to_owned();
-        Self { tool: Tool { name: "calculator".to_owned(), description, parameters } }
+        Self { tool: Tool { name: "calculator".to_owned(), description, parameters, returns: None } }
     }
 }
 
@@ -40,13 +40,13 @@ impl Function for Calculator {
 /// Evaluates an expression and returns the value as text.
 pub(crate) fn compute(expression: &str) -> Result<String, String> {
     if expression.len() > BYTES {
-        return Err(format!("the expression has {} characters, but at most {BYTES} are read", expression.len()));
+        return Err(format!("the expression has {} bytes, but at most {BYTES} are read", expression.len()));
     }
-    let mut parser = Parser { text: expression.as_bytes(), at: 0, depth: 0 };
+    let mut parser = Parser { text: expression, at: 0, depth: 0 };
     let value = parser.sum()?;
     match parser.peek() {
         None => value.shown(),
-        Some(byte) => Err(format!("`{}` is not expected at character {}", char::from(byte), parser.at + 1)),
+        Some(_) => Err(parser.unexpected()),
     }
 }
 
@@ -120,6 +120,19 @@ impl Number {
         }
     }
 
+    /// Rounds to a whole number, and a half away from zero.
+    fn rounded(self) -> Self {
+        match self {
+            Self::Exact(a, b) => {
+                let (whole, rest) = (a / b, a % b);
+                let is_up = rest.unsigned_abs() >= b.unsigned_abs().div_ceil(2);
+                Self::Exact(if is_up { whole + rest.signum() } else { whole }, 1)
+            }
+            // Adding 0 turns -0 into 0.
+            Self::Float(value) => Self::Float(value.round() + 0.0),
+        }
+    }
+
     fn power(self, exponent: Self) -> Result<Self, String> {
         if let (Self::Exact(a, b), Self::Exact(n, 1)) = (self, exponent)
             && let Ok(n) = u32::try_from(n.unsigned_abs())
@@ -149,22 +162,37 @@ fn greatest_divisor(a: u128, b: u128) -> u128 {
 }
 
 struct Parser<'t> {
-    text: &'t [u8],
+    text: &'t str,
+    /// Number of bytes that were read, all of them ASCII.
     at: usize,
     depth: usize,
 }
 
-impl Parser<'_> {
+impl<'t> Parser<'t> {
     fn peek(&mut self) -> Option<u8> {
-        while self.text.get(self.at).is_some_and(u8::is_ascii_whitespace) {
-            self.at += 1;
-        }
-        self.text.get(self.at).copied()
+        self.skip(|byte| byte.is_ascii_whitespace());
+        self.text.as_bytes().get(self.at).copied()
+    }
+
+    /// Skips the bytes of this kind, which must be ASCII, and returns them.
+    fn skip(&mut self, is_of_kind: impl Fn(u8) -> bool) -> &'t str {
+        let text: &'t str = self.text;
+        let rest = &text[self.at..];
+        let length = rest.bytes().position(|byte| !is_of_kind(byte)).unwrap_or(rest.len());
+        self.at += length;
+        &rest[..length]
+    }
+
+    /// Describes the next character as an error.
+    fn unexpected(&self) -> String {
+        let (before, rest) = self.text.split_at(self.at);
+        let found = rest.chars().next().map(String::from).unwrap_or_default();
+        format!("`{found}` is not expected at character {}", before.chars().count() + 1)
     }
 
     fn takes(&mut self, word: &str) -> bool {
         self.peek();
-        let found = self.text[self.at..].starts_with(word.as_bytes());
+        let found = self.text[self.at..].starts_with(word);
         if found {
             self.at += word.len();
         }
@@ -243,7 +271,7 @@ impl Parser<'_> {
         match self.peek() {
             Some(b'0'..=b'9' | b'.') => self.number(),
             Some(b'a'..=b'z') => self.function(),
-            Some(byte) => Err(format!("`{}` is not expected at character {}", char::from(byte), self.at + 1)),
+            Some(_) => Err(self.unexpected()),
             None => Err("the expression ends too early".to_owned()),
         }
     }
@@ -253,12 +281,7 @@ impl Parser<'_> {
     }
 
     fn number(&mut self) -> Result<Number, String> {
-        let start = self.at;
-        while self.text.get(self.at).is_some_and(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'_')) {
-            self.at += 1;
-        }
-        let text: String =
-            self.text[start..self.at].iter().map(|&byte| char::from(byte)).filter(|c| *c != '_').collect();
+        let text = self.skip(|byte| byte.is_ascii_digit() || matches!(byte, b'.' | b'_')).replace('_', "");
         let wrong = || format!("`{text}` is no number");
         let (whole, part) = text.split_once('.').unwrap_or((&text, ""));
         if part.contains('.') || (whole.is_empty() && part.is_empty()) {
@@ -273,11 +296,7 @@ impl Parser<'_> {
     }
 
     fn function(&mut self) -> Result<Number, String> {
-        let start = self.at;
-        while self.text.get(self.at).is_some_and(u8::is_ascii_lowercase) {
-            self.at += 1;
-        }
-        let name = String::from_utf8_lossy(&self.text[start..self.at]).into_owned();
+        let name = self.skip(|byte| byte.is_ascii_lowercase());
         if !self.takes("(") {
             return Err(format!("`{name}` is not known"));
         }
@@ -289,9 +308,9 @@ impl Parser<'_> {
         let by = |which: fn(&f64, &f64) -> bool| {
             values.iter().copied().reduce(|a, b| if which(&a.float(), &b.float()) { a } else { b })
         };
-        match (name.as_str(), &values[..]) {
+        match (name, &values[..]) {
             ("abs", [value]) => Ok(if value.float() < 0.0 { value.minus() } else { *value }),
-            ("round", [value]) => Ok(value.plus(Number::Exact(1, 2)).floor()),
+            ("round", [value]) => Ok(value.rounded()),
             ("sqrt", [value]) if value.float() >= 0.0 => {
                 let root = value.float().sqrt();
                 let is_exact = root.fract() == 0.0 && root < 1e15 && Number::Exact((root * root) as i128, 1) == *value;
@@ -331,6 +350,12 @@ mod tests {
             ("sqrt(49) + abs(-3)", "10"),
             ("max(1, 5, 3) - min(2, 0.5)", "4.5"),
             ("round(2.5)", "3"),
+            ("round(-2.5)", "-3"),
+            ("round(2.4) + round(-2.4)", "0"),
+            ("round(7 / 3)", "2"),
+            ("round(-5 / 3)", "-2"),
+            ("round(-sqrt(2) / 4)", "0"),
+            ("round(sqrt(2))", "1"),
             ("1_000 * 3", "3000"),
             ("sqrt(2)", "1.414213562373"),
         ] {
@@ -347,6 +372,9 @@ mod tests {
             ("1 / 0", "division by zero"),
             ("1 % 0", "division by zero"),
             ("2 $ 3", "`$` is not expected at character 3"),
+            ("2×3", "`×` is not expected at character 2"),
+            ("٣+١", "`٣` is not expected at character 1"),
+            ("2 +\u{a0}3", "`\u{a0}` is not expected at character 4"),
             ("1.2.3", "`1.2.3` is no number"),
             ("foo(1)", "`foo` is not known; there are abs, sqrt, round, min and max"),
             ("sqrt(0 - 1)", "the root of a number below 0"),

@@ -27,7 +27,7 @@ impl Python {
             "required": ["code"],
         });
         let description = "Runs a Python program and returns what it prints.".to_owned();
-        let tool = Tool { name: "python".to_owned(), description, parameters };
+        let tool = Tool { name: "python".to_owned(), description, parameters, returns: None };
         Ok(Self { tool, sandbox: Sandbox::open(config)?, seconds: config.seconds })
     }
 }
@@ -48,9 +48,11 @@ impl Function for Python {
             End::Code(code) => Err(format!("the program ended with exit code {code}")),
             End::OutOfTime => Err(format!("the program took more than {} s", self.seconds)),
             End::TooMuchOutput => Err("the program printed too much".to_owned()),
-            End::Killed(_) => {
+            End::OverLimit => {
                 Err(format!("the program was ended: it took more than {} s, or too much memory", self.seconds))
             }
+            End::Killed(_) if outcome.stderr.trim().is_empty() => Err(format!("the program was {}", outcome.end)),
+            End::Killed(_) => Err(format!("the program was {}: {}", outcome.end, last(&outcome.stderr))),
         }
     }
 

@@ -105,7 +105,7 @@ impl Search {
             "required": ["query"],
         });
         let description = "Searches documents and returns the passages that fit best.".to_owned();
-        let tool = Tool { name: "search".to_owned(), description, parameters };
+        let tool = Tool { name: "search".to_owned(), description, parameters, returns: None };
         Ok(Self { tool, passages, places, mean: mean.max(1.0), results: config.results.max(1) })
     }
 

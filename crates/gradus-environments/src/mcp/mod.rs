@@ -188,7 +188,7 @@ fn read_tool(mut tool: Value) -> Result<Tool> {
     let text = |key: &str| tool.get(key).and_then(Value::as_str).map(str::to_owned);
     let description = text("description").or_else(|| text("title")).unwrap_or_default();
     match tool.get_mut("inputSchema").map(Value::take) {
-        Some(parameters @ Value::Object(_)) => Ok(Tool { name, description, parameters }),
+        Some(parameters @ Value::Object(_)) => Ok(Tool { name, description, parameters, returns: None }),
         _ => Err(unusable(&tool, "has no object `inputSchema`")),
     }
 }

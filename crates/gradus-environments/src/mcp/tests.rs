@@ -369,8 +369,10 @@ fn programs_that_are_no_servers_are_told() {
         let error =
             McpServer::connect(&McpConfig { command, timeout_s, ..McpConfig::default() }).err().expect("refused");
         assert!(matches!(error, Error::Config { .. }), "{error:?}");
-        error.to_string()
+        format!("{error}; {}", error.hint().unwrap_or_default())
     };
+    let killed = refused("kill -9 $$", 20.0);
+    assert!(killed.ends_with("ended (signal: 9 (SIGKILL)); it must run until its input is closed"), "{killed}");
     assert!(
         refused("echo help >&2; exit 2", 20.0)
             .contains("the MCP server `sh` ended (exit status: 2); its last output:\nhelp")

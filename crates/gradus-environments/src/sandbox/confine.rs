@@ -10,6 +10,7 @@ use landlock::{
     path_beneath_rules,
 };
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::Signal;
 use seccompiler::{
     SeccompAction, SeccompCmpArgLen, SeccompCmpOp, SeccompCondition, SeccompFilter, SeccompRule, TargetArch,
     apply_filter,
@@ -23,6 +24,7 @@ const FILES: u64 = 64;
 pub(super) fn confine(bounds: &Bounds) -> Result<(), String> {
     let message =
         |what: &str, error: &dyn std::fmt::Display| format!("the program cannot be confined: {what}: {error}");
+    end_with_parent(bounds).map_err(|error| message("its parent", &error))?;
     limit(bounds).map_err(|error| message("limits", &error))?;
     for set in [caps::CapSet::Ambient, caps::CapSet::Bounding] {
         // If the process may not drop them, `no_new_privs` still makes them unusable.
@@ -48,6 +50,19 @@ pub(super) fn become_program(program: &OsStr, arguments: impl Iterator<Item = Os
     format!("`{}` could not be started in the sandbox: {error}", program.to_string_lossy())
 }
 
+/// Makes the kernel kill this process when its parent ends, because then nobody watches the time limit. Python inherits this.
+fn end_with_parent(bounds: &Bounds) -> Result<(), String> {
+    nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(|error| error.to_string())?;
+    // The parent may have ended before the call.
+    let (found, expected) = (std::os::unix::process::parent_id(), bounds.parent);
+    match found == expected {
+        true => Ok(()),
+        false => Err(format!(
+            "it is process {found}, expected {expected} (a script that starts this program must use `exec`)"
+        )),
+    }
+}
+
 fn limit(bounds: &Bounds) -> nix::Result<()> {
     let lower = |resource: Resource, most: u64| {
         let (_, hard) = getrlimit(resource)?;
@@ -62,7 +77,7 @@ fn limit(bounds: &Bounds) -> nix::Result<()> {
     lower(Resource::RLIMIT_MSGQUEUE, 0)
 }
 
-/// Allows reading only files of Python and the system. Allows no writes, no TCP, and no signals to other processes.
+/// Allows reading only files of Python and the system. Allows no writes except to `/dev/null`, no TCP, and no signals to other processes.
 fn landlocked(bounds: &Bounds) -> Result<RulesetStatus, landlock::RulesetError> {
     let abi = ABI::V6;
     let status = Ruleset::default()
@@ -71,6 +86,7 @@ fn landlocked(bounds: &Bounds) -> Result<RulesetStatus, landlock::RulesetError> 
         .scope(Scope::from_all(abi))?
         .create()?
         .add_rules(path_beneath_rules(&bounds.readable, AccessFs::from_read(abi)))?
+        .add_rules(path_beneath_rules(["/dev/null"], AccessFs::ReadFile | AccessFs::WriteFile))?
         .restrict_self()?;
     Ok(status.ruleset)
 }
@@ -196,10 +212,11 @@ type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
 fn filter_calls() -> Result<(), String> {
     let mut refused: Rules = REFUSED.iter().chain(REFUSED_HERE).map(|&call| (call, Vec::new())).collect();
-    let condition = |argument: u8, operator, value: u64| {
-        let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Qword, operator, value);
+    let condition_on = |length, argument: u8, operator, value: u64| {
+        let condition = SeccompCondition::new(argument, length, operator, value);
         SeccompRule::new(vec![condition.map_err(|error| error.to_string())?]).map_err(|error| error.to_string())
     };
+    let condition = |argument, operator, value| condition_on(SeccompCmpArgLen::Qword, argument, operator, value);
     // Threads may be created, processes may not.
     let thread = u64::from(libc::CLONE_THREAD.cast_unsigned());
     refused.insert(libc::SYS_clone, vec![condition(0, SeccompCmpOp::MaskedEq(thread), 0)?]);
@@ -208,6 +225,9 @@ fn filter_calls() -> Result<(), String> {
     for call in [libc::SYS_kill, libc::SYS_tgkill] {
         refused.insert(call, vec![condition(0, SeccompCmpOp::Ne, own)?]);
     }
+    // The program cannot outlive the process that watches it. The kernel reads only the low half of the option.
+    let option = u64::from(libc::PR_SET_PDEATHSIG.cast_unsigned());
+    refused.insert(libc::SYS_prctl, vec![condition_on(SeccompCmpArgLen::Dword, 0, SeccompCmpOp::Eq, option)?]);
     refused.insert(libc::SYS_prlimit64, vec![condition(0, SeccompCmpOp::Gt, 0)?]);
     #[cfg(target_arch = "x86_64")]
     {

@@ -6,8 +6,10 @@
 //! | bound | enforced by |
 //! |---|---|
 //! | CPU time | `RLIMIT_CPU`; in wall-clock time, the parent kills the process one second later |
+//! | no process without its parent | the kernel kills the process when its parent ends (`PR_SET_PDEATHSIG`) |
 //! | memory | `RLIMIT_AS` |
-//! | files: no writing, creation, renaming, removal or change of permissions | Landlock; `RLIMIT_FSIZE` 0; seccomp for rights and owners |
+//! | files: no writing, except to `/dev/null` | Landlock; `RLIMIT_FSIZE` 0 |
+//! | files: no creation, renaming, removal or change of permissions | Landlock; seccomp for rights and owners |
 //! | files: only those of the system's libraries and of Python are read | Landlock |
 //! | no network, no sockets | seccomp; Landlock for TCP |
 //! | no other processes | seccomp |
@@ -25,6 +27,7 @@ use std::io::{Read, Write};
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use serde::{Deserialize, Serialize};
@@ -93,6 +96,8 @@ pub fn answer(mut arguments: impl Iterator<Item = OsString>) -> Option<String> {
 /// Message to the child.
 #[derive(Debug, Serialize, Deserialize)]
 struct Bounds {
+    /// Process that starts the child. The child must not outlive it.
+    parent: u32,
     seconds: u64,
     memory_bytes: u64,
     readable: Vec<PathBuf>,
@@ -119,7 +124,7 @@ fn become_confined(_: impl Iterator<Item = OsString>) -> String {
 #[derive(Debug, Clone)]
 pub struct Sandbox {
     config: SandboxConfig,
-    /// Real path of the interpreter, behind links and wrappers.
+    /// Path of the interpreter itself, behind wrappers.
     python: PathBuf,
     readable: Vec<PathBuf>,
 }
@@ -144,7 +149,9 @@ pub enum End {
     OutOfTime,
     /// It exceeded its output limit.
     TooMuchOutput,
-    /// A signal killed it: out of memory or CPU time.
+    /// The system killed it: it exceeded its CPU time, or the machine ran out of memory.
+    OverLimit,
+    /// Another signal ended it, such as that of a crash.
     Killed(i32),
 }
 
@@ -187,6 +194,7 @@ impl Sandbox {
         }
         let starter = STARTER.get().ok_or_else(|| Error::episode("no sandbox is registered"))?;
         let bounds = Bounds {
+            parent: std::process::id(),
             seconds: self.config.seconds,
             memory_bytes: self.config.memory_mb << 20,
             readable: self.readable.clone(),
@@ -211,18 +219,19 @@ impl Sandbox {
             .map_err(|error| Error::episode(format!("the sandbox could not be started: {error}")))?;
         let mut stdin = child.stdin.take().expect("stdin is piped");
         let text = format!("{}\n{code}{input}", code.len());
+        let is_full = AtomicBool::new(false);
         std::thread::scope(|scope| {
             // A program that does not read its input must not block this thread.
             scope.spawn(move || drop(stdin.write_all(text.as_bytes())));
             let stdout = child.stdout.take().expect("stdout is piped");
             let stderr = child.stderr.take().expect("stderr is piped");
-            let (stdout, stderr) = (scope.spawn(|| kept(stdout)), scope.spawn(|| kept(stderr)));
-            let end = self.wait(&mut child, || stdout.is_finished() && stderr.is_finished());
+            let (stdout, stderr) = (scope.spawn(|| kept(stdout, &is_full)), scope.spawn(|| kept(stderr, &is_full)));
+            let is_over = || is_full.load(Ordering::Relaxed) && stdout.is_finished() && stderr.is_finished();
+            let end = self.wait(&mut child, is_over);
             kill(&mut child);
-            let (stdout, is_out) = stdout.join().unwrap_or_default();
-            let (stderr, is_err) = stderr.join().unwrap_or_default();
+            let [stdout, stderr] = [stdout, stderr].map(|channel| channel.join().unwrap_or_default());
             let end = match end? {
-                _ if is_out || is_err => End::TooMuchOutput,
+                _ if is_full.load(Ordering::Relaxed) => End::TooMuchOutput,
                 None => End::OutOfTime,
                 Some(status) => ended(status),
             };
@@ -233,19 +242,19 @@ impl Sandbox {
         })
     }
 
-    /// Waits until the program ends. Returns `None` if its time is over, or if all its output was read and it does not end.
-    fn wait(&self, child: &mut Child, is_drained: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
+    /// Waits until the program ends. Returns `None` if its time is over, or if it printed too much and does not end.
+    fn wait(&self, child: &mut Child, is_over: impl Fn() -> bool) -> Result<Option<ExitStatus>> {
         // The wall-clock limit is one second longer, so that the CPU limit, which reports more, is reached first.
         let deadline = Instant::now() + Duration::from_secs(self.config.seconds + 1);
-        let mut drained = 0;
+        let mut over = 0;
         loop {
             let status = child.try_wait().map_err(|error| Error::episode(format!("the sandbox is lost: {error}")))?;
             if status.is_some() || Instant::now() > deadline {
                 return Ok(status);
             }
-            // Both channels are closed or full. The program gets a moment to end by itself.
-            drained += u32::from(is_drained());
-            if drained > 100 {
+            // Nothing more is read. The program gets a moment to end by itself.
+            over += u32::from(is_over());
+            if over > 100 {
                 return Ok(None);
             }
             std::thread::sleep(GLANCE);
@@ -259,25 +268,30 @@ impl std::fmt::Display for End {
             Self::Code(code) => write!(f, "exit code {code}"),
             Self::OutOfTime => f.write_str("out of time"),
             Self::TooMuchOutput => f.write_str("too much output"),
+            Self::OverLimit => f.write_str("out of CPU time or memory"),
             Self::Killed(signal) => write!(f, "ended by signal {signal}"),
         }
     }
 }
 
-/// Reads the program from standard input, whose first line is the program's length in bytes, and runs it as `__main__`.
+/// Reads the program from standard input, whose first line is the program's length in bytes, and runs it in the module `__main__`, where
+/// `pickle`, `unittest` and others look for a program's names.
 const LOADER: &str = "\
-import sys
-_n = int(sys.stdin.buffer.readline())
-_code = sys.stdin.buffer.read(_n).decode()
-_main = {'__name__': '__main__', '__builtins__': __builtins__}
-exec(compile(_code, '<program>', 'exec'), _main)
+def _program():
+    import sys
+    size = int(sys.stdin.buffer.readline())
+    del globals()['_program']
+    return compile(sys.stdin.buffer.read(size).decode(), '<program>', 'exec')
+exec(_program())
 ";
 
-/// Prints the paths that Python must be able to read, one per line.
+/// Prints the interpreter's path, and then the paths that Python must be able to read, one per line. In a virtual environment, the interpreter
+/// is a link, and Python finds the packages by the path of the link. Elsewhere, the folder of a link may be unreadable in the sandbox.
 const PATHS: &str = "\
 import os, sys, sysconfig
-found = {os.path.realpath(sys.executable), *sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
-print(os.path.realpath(sys.executable))
+real = os.path.realpath(sys.executable)
+found = {real, *sys.path, sys.prefix, sys.base_prefix, sys.exec_prefix, *sysconfig.get_paths().values()}
+print(real if sys.prefix == sys.base_prefix else sys.executable)
 print('\\n'.join(sorted(path for path in found if path and os.path.exists(path) and path != os.getcwd() and path != '/')))
 ";
 
@@ -303,13 +317,13 @@ fn installation(python: &std::path::Path) -> Result<(PathBuf, Vec<PathBuf>)> {
     Ok((python, all.filter(|path| path.exists()).collect()))
 }
 
-/// Reads a channel up to the limit. Returns the text and whether it was cut.
-fn kept(mut channel: impl Read) -> (String, bool) {
+/// Reads a channel up to the limit. Sets `is_full` if there is more.
+fn kept(mut channel: impl Read, is_full: &AtomicBool) -> String {
     let mut bytes = Vec::new();
     let _ = channel.by_ref().take(OUTPUT_BYTES as u64 + 1).read_to_end(&mut bytes);
-    let is_cut = bytes.len() > OUTPUT_BYTES;
+    is_full.fetch_or(bytes.len() > OUTPUT_BYTES, Ordering::Relaxed);
     bytes.truncate(OUTPUT_BYTES);
-    (String::from_utf8_lossy(&bytes).into_owned(), is_cut)
+    String::from_utf8_lossy(&bytes).into_owned()
 }
 
 fn kill(child: &mut Child) {
@@ -325,7 +339,11 @@ fn kill(child: &mut Child) {
 #[cfg(unix)]
 fn ended(status: ExitStatus) -> End {
     use std::os::unix::process::ExitStatusExt;
-    status.code().map_or_else(|| End::Killed(status.signal().unwrap_or(0)), End::Code)
+    match (status.code(), status.signal()) {
+        (Some(code), _) => End::Code(code),
+        (None, Some(libc::SIGKILL | libc::SIGXCPU)) => End::OverLimit,
+        (None, signal) => End::Killed(signal.unwrap_or(0)),
+    }
 }
 
 #[cfg(not(unix))]

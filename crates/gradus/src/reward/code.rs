@@ -24,8 +24,9 @@ const POLL_INTERVAL: Duration = Duration::from_millis(20);
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct CodeConfig {
-    /// Column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. A test that
-    /// ends without an exception passes.
+    /// Column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. A test passes
+    /// if it ends without an exception, or with `sys.exit(0)`, as `unittest.main()` does. If the completion's program
+    /// exits, the test fails. A test that cannot be compiled, or is empty, is an error.
     pub tests: String,
     /// Value that is rewarded: the `share` of passed tests, or `all` for 1 if all tests pass and 0 otherwise. Default
     /// `all`.
@@ -93,7 +94,18 @@ impl CodeReward {
     }
 
     /// Returns whether the program passes the test.
-    fn passes(&self, code: &str, test: &str) -> Result<bool, RewardError> {
+    ///
+    /// # Errors
+    /// If the test is no program: then no completion could pass it, or every one.
+    fn passes(&self, code: &str, number: usize, test: &str) -> Result<bool, RewardError> {
+        let broken = |what: &str| {
+            let column = &self.config.tests;
+            RewardError::new(format!("test {number} of the column `{column}` {what}, expected a Python program"))
+                .with_hint("correct the test, or remove it from the row")
+        };
+        if test.trim().is_empty() {
+            return Err(broken("is empty"));
+        }
         if self.interrupt.is_raised() {
             return Err(RewardError::interrupted());
         }
@@ -101,12 +113,18 @@ impl CodeReward {
         // The harness reads these lines of stdin before the program runs. The program itself gets an empty stdin.
         let input = format!("{secret}\n{}\n{code}{test}", code.len());
         let outcome = self.sandbox.run(HARNESS, &input).map_err(|error| RewardError::new(error.to_string()))?;
-        Ok(is_passed(&outcome, &secret))
+        match verdict(&outcome, &secret) {
+            Verdict::Passed => Ok(true),
+            Verdict::Failed => Ok(false),
+            Verdict::Broken(error) => Err(broken(&format!("cannot be compiled ({error})"))),
+        }
     }
 }
 
-/// Runs the program and then the test in the same namespace, then prints the secret. A program that exits early prints
-/// none.
+/// Compiles the test, then runs the program and the test in the module `__main__`. Then prints the secret, with the error if the test cannot be
+/// compiled. A program that exits early prints none.
+///
+/// A program can replace functions such as `exec`, and the names of the module are its own. So the harness looks up everything before.
 const HARNESS: &str = r"
 def _run():
     import os, sys
@@ -116,34 +134,120 @@ def _run():
     out = os.dup(1)
     sys.stdin = open(os.devnull)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    names = {'__name__': '__main__'}
-    exec(compile(code, '<completion>', 'exec'), names)
-    exec(compile(test, '<test>', 'exec'), names)
-    sys.stdout.flush()
-    os.write(out, b'\n' + secret + b'\n')
+    names, run, write, exits = globals(), exec, os.write, SystemExit
+    # Files that may exit: the test, and the one with `unittest.main`.
+    files = ('<test>', os.path.join(os.path.dirname(os.__file__), 'unittest', 'main.py'))
+    del names['_run']
+    try:
+        test = compile(test, '<test>', 'exec')
+    except Exception as error:
+        text = ' '.join(f'{type(error).__name__}: {error}'.split())
+        write(out, b'\n' + secret + b' ' + text.encode(errors='replace') + b'\n')
+        return
+    run(compile(code, '<completion>', 'exec'), names)
+    try:
+        run(test, names)
+    except exits as end:
+        frame = end.__traceback__.tb_next
+        while frame:
+            if frame.tb_frame.f_code.co_filename not in files:
+                raise
+            frame = frame.tb_next
+        if end.code is not None and end.code != 0:
+            raise
+    write(out, b'\n' + secret + b'\n')
 _run()
 ";
 
-fn is_passed(outcome: &ProgramOutput, secret: &str) -> bool {
-    outcome.stdout.lines().any(|line| line == secret)
+/// Result of a test.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Passed,
+    Failed,
+    /// The test cannot be compiled, with the error.
+    Broken(String),
 }
 
-/// Returns the program of a completion: its last code block, or the whole text if it has none.
-fn program(completion: &str) -> &str {
-    let mut found = None;
-    let mut at = 0;
-    while let Some(open) = completion[at..].find("```") {
-        let start = at + open + 3;
-        let Some(line) = completion[start..].find('\n') else { break };
-        let language = completion[start..start + line].trim();
-        let body = start + line + 1;
-        let end = completion[body..].find("```").map_or(completion.len(), |length| body + length);
-        if ["", "python", "python3", "py", "Python"].contains(&language) {
-            found = Some(&completion[body..end]);
-        }
-        at = (end + 3).min(completion.len());
+fn verdict(outcome: &ProgramOutput, secret: &str) -> Verdict {
+    match outcome.stdout.lines().find_map(|line| line.strip_prefix(secret)) {
+        None => Verdict::Failed,
+        Some("") => Verdict::Passed,
+        Some(error) => Verdict::Broken(error.trim().to_owned()),
     }
-    found.unwrap_or(completion)
+}
+
+/// Languages of a code block whose program counts. A block without a language counts, too.
+const LANGUAGES: [&str; 4] = ["", "python", "python3", "py"];
+
+/// A code block of Markdown that is being read.
+struct Block {
+    /// Character of its fences: `` ` `` or `~`.
+    mark: char,
+    /// Length of the opening fence. The closing one is at least as long.
+    length: usize,
+    /// Width of what is before the opening fence in its line: spaces, or the number of a list. The lines of the program are indented by as much.
+    indent: usize,
+    is_python: bool,
+    text: String,
+}
+
+impl Block {
+    /// Returns the block that this line opens.
+    fn opened(line: &str) -> Option<Self> {
+        let fence = line.strip_suffix('\n')?.trim_end();
+        let of = |mark: char| {
+            let fence_and_before = fence.trim_end_matches(|c: char| c != mark);
+            let before = fence_and_before.trim_end_matches(mark);
+            let length = fence_and_before.len() - before.len();
+            let info = &fence[fence_and_before.len()..];
+            let language = info.split(|c: char| !c.is_alphanumeric()).find(|word| !word.is_empty());
+            let is_python = LANGUAGES.contains(&language.unwrap_or_default().to_lowercase().as_str());
+            let is_of_list = before.chars().all(|c| c.is_ascii_digit() || " \t-*+.)".contains(c));
+            // Models also open a block behind text, as in "Here it is: ```python".
+            let is_behind_text = mark == '`' && is_python && !before.contains("```");
+            let indent = if is_of_list { before.len() } else { 0 };
+            let opens = length >= 3 && (is_of_list || is_behind_text);
+            opens.then(|| Self { mark, length, indent, is_python, text: String::new() })
+        };
+        of('`').or_else(|| of('~'))
+    }
+
+    /// Returns what is before the closing fence, if this line has one: spaces, or the end of the program. A fence that is indented further than the
+    /// block is a part of the program, such as one in a docstring.
+    fn end<'l>(&self, line: &'l str) -> Option<&'l str> {
+        let line = line.trim_end();
+        let before = line.trim_end_matches(self.mark);
+        let is_fence = line.len() - before.len() >= self.length;
+        let is_inside = before.trim().is_empty() && before.len() > self.indent + 3;
+        (is_fence && !is_inside).then_some(before)
+    }
+
+    fn push(&mut self, line: &str) {
+        let spaces = line.len() - line.trim_start_matches([' ', '\t']).len();
+        self.text.push_str(&line[spaces.min(self.indent)..]);
+    }
+}
+
+/// Returns the program of a completion: its last block of Python code, or the whole text if it has none. A block without a closing fence extends to
+/// the end.
+fn program(completion: &str) -> String {
+    let mut found = None;
+    let mut open: Option<Block> = None;
+    for line in completion.split_inclusive('\n') {
+        let Some(mut block) = open.take() else {
+            open = Block::opened(line);
+            continue;
+        };
+        let end = block.end(line);
+        block.push(end.unwrap_or(line));
+        match end {
+            Some(_) if block.is_python => found = Some(block.text),
+            Some(_) => {}
+            None => open = Some(block),
+        }
+    }
+    let unclosed = open.filter(|block| block.is_python).map(|block| block.text);
+    unclosed.or(found).unwrap_or_else(|| completion.to_owned())
 }
 
 impl Reward for CodeReward {
@@ -164,8 +268,8 @@ impl Reward for CodeReward {
             let tests = self.tests(&rollouts.prompts[rollout.prompt])?;
             let code = program(&rollout.completion);
             let mut passed = 0;
-            for test in &tests {
-                passed += usize::from(self.passes(code, test)?);
+            for (i, test) in tests.iter().enumerate() {
+                passed += usize::from(self.passes(&code, i + 1, test)?);
             }
             let share = passed as f32 / tests.len() as f32;
             let value = match self.config.value {
@@ -207,6 +311,8 @@ impl Reward for CodeReward {
 
 #[cfg(test)]
 mod tests {
+    use gradus_environments::sandbox::End;
+
     use super::*;
 
     #[test]
@@ -216,5 +322,42 @@ mod tests {
         assert_eq!(program("```\nx = 3\n"), "x = 3\n");
         assert_eq!(program("```python\nx = 4\n```\nIt prints\n```text\n4\n```"), "x = 4\n");
         assert_eq!(program("``` "), "``` ");
+        assert_eq!(program("```python\nx = 5"), "x = 5");
+    }
+
+    #[test]
+    fn a_block_has_the_fences_of_markdown() {
+        for fenced in [
+            "```PYTHON\nif x:\n    y = 1\n```",
+            "```Py\r\nif x:\n    y = 1\n```\r\n",
+            "```python title=\"a.py\"\nif x:\n    y = 1\n```",
+            "``` {.python}\nif x:\n    y = 1\n```",
+            "~~~python\nif x:\n    y = 1\n~~~",
+            "````python\nif x:\n    y = 1\n````",
+            "1. Do:\n   ```python\n   if x:\n       y = 1\n   ```\n2. Run it.",
+            "- ```python\n  if x:\n      y = 1\n  ```",
+            "\t```\n\tif x:\n\t    y = 1\n\t```",
+            "text ``` inline ``` then\n```python\nif x:\n    y = 1\n```",
+            "Code between ``` and ```\n```python\nif x:\n    y = 1\n```",
+            "Here it is: ```python\nif x:\n    y = 1\n```\nDone.",
+            "Here it is: ```\nif x:\n    y = 1\n```\nDone.",
+        ] {
+            assert_eq!(program(fenced), "if x:\n    y = 1\n", "{fenced}");
+        }
+        assert_eq!(program("```python\nx = 1```\nDone."), "x = 1");
+        let docstring = "def f():\n    \"\"\"\n    ```python\n    f()\n    ```\n    \"\"\"\n";
+        assert_eq!(program(&format!("```python\n{docstring}```\n")), docstring);
+        assert_eq!(program(&format!("````python\n{docstring}```\n````\n")), format!("{docstring}```\n"));
+    }
+
+    #[test]
+    fn the_line_with_the_secret_is_the_verdict() {
+        let of = |stdout: &str| {
+            let outcome = ProgramOutput { stdout: stdout.into(), stderr: String::new(), end: End::Code(0) };
+            verdict(&outcome, "5ec2e7")
+        };
+        assert_eq!(of("1\n5ec2e7\n"), Verdict::Passed);
+        assert_eq!(of("1\n0\n"), Verdict::Failed);
+        assert_eq!(of("\n5ec2e7 SyntaxError: no\n"), Verdict::Broken("SyntaxError: no".into()));
     }
 }

@@ -82,6 +82,7 @@ fn tool(name: &str, arguments: &[(&str, &str)]) -> env::Tool {
         name: name.into(),
         description: String::new(),
         parameters: json!({ "type": "object", "properties": properties }),
+        returns: None,
     }
 }
 
