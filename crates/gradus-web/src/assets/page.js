@@ -1,9 +1,9 @@
 // Functions shared by the scripts of all pages: requests to the server, and safe display of untrusted text.
 "use strict";
 
-/** Makes control characters visible, like the server's function of this name. */
+/** Makes control characters visible, as the server does. Line ends of Windows are line ends. */
 function visible(text) {
-  return text.replace(
+  return text.replaceAll("\r\n", "\n").replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef]/g,
     (c) => `\\u{${c.codePointAt(0).toString(16)}}`,
   );
