@@ -680,11 +680,12 @@ function comparing() {
 }
 const opened = new Set();
 
-/** Opens the next pair that has no choice yet. */
+/** Opens the next pair that has no choice yet, and returns it. */
 function onward(pair) {
   const all = [...document.querySelectorAll("details.pair")];
   const open = all.slice(all.indexOf(pair) + 1).concat(all).find((other) => !answer.ranks[other.dataset.pair]);
   if (open) open.open = true;
+  return open;
 }
 
 /** Draws the step for rating the answer on scales. */
@@ -765,6 +766,9 @@ function choose(digit, target) {
   if (pair && field.closest("details.pair")) field.closest("details.pair").open = true;
   field.focus();
   field.click();
+  // The next digit is for the next pair, unless this one still asks how much better its answer is.
+  const decided = field.closest("details.pair");
+  if (decided?.querySelector(".much").hidden) onward(decided)?.querySelector("input").focus();
   return true;
 }
 
@@ -780,7 +784,7 @@ document.addEventListener("keydown", (event) => {
     step(future, past);
   } else if (command && event.key === "Enter" && !submit.disabled) {
     submit.click();
-  } else if (/^[1-9]$/.test(event.key) && !command && !event.altKey && !writes && !popup && task) {
+  } else if (/^[0-9]$/.test(event.key) && !command && !event.altKey && !writes && !popup && task) {
     if (choose(Number(event.key), event.target)) event.preventDefault();
   }
 });

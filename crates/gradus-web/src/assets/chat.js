@@ -12,7 +12,7 @@ let going = null;
 
 /** Reloads the thread from the server. */
 async function renew() {
-  const response = await fetch(`${base}/thread`);
+  const response = await request(`${base}/thread`);
   if (!response.ok) throw new Error(await why(response));
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   thread.replaceChildren(...page.body.childNodes);
@@ -215,7 +215,7 @@ async function tokens(turn, button) {
       text.classList.toggle("rich", Boolean(text.isRich));
       continue;
     }
-    const response = await fetch(`${base}/tokens/${answer.dataset.message}`);
+    const response = await request(`${base}/tokens/${answer.dataset.message}`);
     text.before = [...text.childNodes];
     text.isRich = text.classList.contains("rich");
     const spans = (await response.json()).map(([said, logprob, likeliest]) => {

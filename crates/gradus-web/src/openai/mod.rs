@@ -15,6 +15,7 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
@@ -92,7 +93,9 @@ async fn models(State(app): State<Arc<App>>) -> Response {
     json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, Refused> {
+async fn model(State(app): State<Arc<App>>, name: Result<Path<String>, PathRejection>) -> Result<Response, Refused> {
+    // A name that is no text.
+    let Ok(Path(name)) = name else { return Err(nothing().await) };
     let found = named(&app, &name).await?;
     let card = tokio::task::spawn_blocking(move || described(&app, &found)).await.map_err(|_| Refused::broken())?;
     Ok(json_response(StatusCode::OK, &card))

@@ -181,7 +181,7 @@ pub fn one(
         .is_file()
         .then(|| html!["<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"]);
     html![
-        "<p data-state=\"" (entry.state.name()) "\">" (badge(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
+        "<p data-state=\"" (entry.state.name()) "\">" (badge(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (with_code(reason))]))
         "</p>\n" (alerts(entry, warnings)) (progress(entry)) (actions) (curves(&[entry])) (completions)
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>()) (add) "</div>\n"
         (configuration(settings))

@@ -508,18 +508,7 @@ fn marking(folder: &Path, answer: &str) {
     let labels = folder.join("labels.yml");
     let set = "name: Marks\nspans:\n  - { name: odd, label: Odd, color: \"#111111\" }\n  - { name: bad, label: Bad, color: \"#E7040F\" }\n";
     std::fs::write(&labels, set).expect("written");
-    let new = NewProject {
-        name: "marks".into(),
-        data: data.to_string_lossy().into_owned(),
-        labels: labels.to_string_lossy().into_owned(),
-        annotators: 1,
-        lease_minutes: LEASE_MINUTES,
-        max_tasks: None,
-        sampled: None,
-        uncertain_to: None,
-        device: DeviceChoice::cpu(),
-    };
-    new_project(folder, &new, &mut |_, _| {}).expect("a project");
+    create(folder, "marks", &data, &labels.to_string_lossy(), 1, 1);
 }
 
 fn marks(folder: &Path, project: &str) -> Vec<(String, u64, u64)> {
@@ -634,6 +623,33 @@ fn answers_are_shown_by_letters_in_neutral_colors() {
         if a < b { (format!("{}v{}", a + 1, b + 1), "first") } else { (format!("{}v{}", b + 1, a + 1), "second") };
     assert_eq!(kept(folder.path(), "pairs")[0]["answer"]["ranks"], json!({ pair: rank }));
     assert_eq!(kept(folder.path(), "pairs")[0]["shown"]["order"], order);
+    // Each digit is for the next pair.
+    for _ in 0..5 {
+        browser.key("2", 0);
+    }
+    browser.wait("Object.keys(answer.ranks).length === 6 && !document.getElementById('submit').disabled");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn the_key_0_chooses_0_on_a_scale() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, labels) = (folder.path().join("scale.jsonl"), folder.path().join("scale.yml"));
+    let row = json!({ "question": "Q?", "prediction 1": "A." });
+    std::fs::write(&data, format!("{row}\n")).expect("written");
+    std::fs::write(
+        &labels,
+        "name: Scale\nquestions:\n  - { name: tone, question: The tone is right., from: 0, to: 2 }\n",
+    )
+    .expect("written");
+    create(folder.path(), "scale", &data, &labels.to_string_lossy(), 1, 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "scale");
+    browser.key("0", 0);
+    browser.wait("answer.questions.tone === 0 && !document.getElementById('submit').disabled");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
 #[test]
