@@ -18,7 +18,14 @@ pub fn gradus() -> anyhow::Result<Command> {
             command.args(arguments);
             command
         }
-        None => Command::new(std::env::current_exe()?),
+        None => {
+            let program = std::env::current_exe()?;
+            anyhow::ensure!(
+                program.exists(),
+                "the program of gradus was replaced or removed after it started: restart it"
+            );
+            Command::new(program)
+        }
     };
     command.stdin(Stdio::null());
     Ok(command)

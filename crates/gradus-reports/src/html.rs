@@ -1,7 +1,8 @@
 //! HTML from literals and values. Literals are markup and values are text; a value can never become markup.
 //!
 //! `html!["<td>" (name) "</td>"]` is the only way to create an [`Html`]. Values in parentheses are escaped, and their control characters
-//! and characters that change the text direction are made visible. An [`Html`] in parentheses is inserted unchanged.
+//! and characters that change the text direction are made visible. Line ends of Windows are line ends. An [`Html`] in parentheses is inserted
+//! unchanged.
 
 use crate::visible::visible;
 
@@ -41,7 +42,7 @@ impl Html {
     }
 
     fn text(&mut self, text: &str) {
-        for c in visible(text).chars() {
+        for c in visible(&text.replace("\r\n", "\n")).chars() {
             match c {
                 '&' => self.0.push_str("&amp;"),
                 '<' => self.0.push_str("&lt;"),
@@ -142,5 +143,6 @@ mod tests {
         let page = html!["<p title=\"" (hostile) "\">" (hostile) (html!["<b>" (3usize) "</b>"]) (Some("&")) (None::<Html>) "</p>"];
         let text = "&lt;script&gt;alert(&#39;1&#39;)&lt;/script&gt;&quot; onload=x \\u{1b}[2J\\u{202e}";
         assert_eq!(page.into_string(), format!("<p title=\"{text}\">{text}<b>3</b>&amp;</p>"));
+        assert_eq!(html![("a\r\nb\rc")].into_string(), "a\nb\\u{d}c");
     }
 }

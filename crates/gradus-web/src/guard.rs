@@ -97,13 +97,18 @@ fn in_address(uri: &Uri) -> Option<&str> {
     uri.query()?.split('&').find_map(|pair| pair.strip_prefix("token="))
 }
 
-/// Handles the URL printed at the start: moves its token into a cookie and removes it from the URL.
+/// Handles the URL printed at the start, and any other with its token: moves the token into a cookie and removes it from the URL.
 pub fn enter(guard: &Guard, uri: &Uri) -> Option<Response> {
     let token = guard.token.as_ref()?;
     if !same(in_address(uri)?, token) {
         return None;
     }
-    let mut response = Redirect::to("/").into_response();
+    // Browsers read two slashes at the beginning as the name of another server.
+    let path = uri.path().trim_start_matches(['/', '\\']);
+    let rest = uri.query().unwrap_or_default().split('&').filter(|pair| !pair.starts_with("token="));
+    let rest = rest.collect::<Vec<_>>().join("&");
+    let mark = if rest.is_empty() { "" } else { "?" };
+    let mut response = Redirect::to(&format!("/{path}{mark}{rest}")).into_response();
     response.headers_mut().append(header::SET_COOKIE, set_cookie(&guard.cookie("token"), token));
     Some(response)
 }

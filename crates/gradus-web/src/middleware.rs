@@ -99,7 +99,11 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
             return Err(Refusal::Because(StatusCode::UNAUTHORIZED, why));
         }
     }
-    if let Some(response) = enter(guard, &parts.uri) {
+    let path = parts.uri.path();
+    let is_tinker = path.starts_with(tinker::PREFIX);
+    let is_for_programs = serving::is_for_programs(path) || is_tinker;
+    // Programs keep no cookies.
+    if !is_for_programs && let Some(response) = enter(guard, &parts.uri) {
         return Err(Refusal::Known(Box::new(response)));
     }
     // A request that declares a body that is too large is rejected. Without a declared size, reading stops at the limit.
@@ -109,9 +113,7 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
     }
     let changes = !matches!(parts.method, Method::GET | Method::HEAD | Method::OPTIONS);
     let kind = text(header::CONTENT_TYPE).unwrap_or_default().split(';').next().unwrap_or_default().trim().to_owned();
-    let path = parts.uri.path();
-    let is_tinker = path.starts_with(tinker::PREFIX);
-    if serving::is_for_programs(path) || is_tinker {
+    if is_for_programs {
         let bytes = whole(body).await?;
         // A form of another site cannot send this content type without permission. A request without body needs the token.
         let is_known = kind == "application/json" || is_tinker && kind == "application/x-protobuf";

@@ -83,13 +83,13 @@ struct Listener {
 ///
 /// # Errors
 /// Errors of `make`.
-pub async fn prompt<R: Send + 'static>(
+pub async fn prompt<R: Send + 'static, E: From<Error> + Send + 'static>(
     queue: &Actor<ModelQueue>,
-    make: impl FnOnce(&Prompter) -> Result<R> + Send + 'static,
-) -> Result<R> {
+    make: impl FnOnce(&Prompter) -> Result<R, E> + Send + 'static,
+) -> Result<R, E> {
     let prompter = queue.ask(|queue| queue.session.prompter().clone()).await?;
     let made = tokio::task::spawn_blocking(move || make(&prompter)).await;
-    made.unwrap_or_else(|_| Err(Error::input("the prompt could not be created")))
+    made.unwrap_or_else(|_| Err(Error::input("the prompt could not be created").into()))
 }
 
 impl ModelQueue {

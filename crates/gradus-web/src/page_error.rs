@@ -1,6 +1,8 @@
 //! Errors of page handlers.
 
 use axum::body::Bytes;
+use axum::extract::{self, FromRequestParts};
+use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use serde::de::DeserializeOwned;
@@ -50,6 +52,19 @@ impl IntoResponse for PageError {
             StatusCode::SERVICE_UNAVAILABLE => (status, [(header::RETRY_AFTER, AGAIN)], page).into_response(),
             _ => (status, page).into_response(),
         }
+    }
+}
+
+/// Values in the path of a page. If they cannot be read, the page does not exist.
+#[derive(Debug)]
+pub struct Path<T>(pub T);
+
+impl<T: DeserializeOwned + Send, S: Send + Sync> FromRequestParts<S> for Path<T> {
+    type Rejection = PageError;
+
+    async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, PageError> {
+        let found = extract::Path::<T>::from_request_parts(parts, state).await;
+        found.map(|extract::Path(values)| Self(values)).map_err(|_| PageError::missing("There is no such page."))
     }
 }
 

@@ -25,18 +25,23 @@ pub fn same(one: &str, other: &str) -> bool {
     bool::from(one.as_bytes().ct_eq(other.as_bytes()))
 }
 
-/// Returns the token of a request: after `Bearer`, or as the password of `Basic`, which clients create from `http://name:password@…`.
+/// Returns the token of a request: after `Bearer`, or as the password of `Basic`, which clients create from `http://name:password@…`. The case of
+/// these words does not matter (RFC 9110, 11.1).
 pub fn given(headers: &HeaderMap) -> Option<String> {
     let value = headers.get(header::AUTHORIZATION)?.to_str().ok()?;
-    if let Some(token) = value.strip_prefix("Bearer ") {
-        return Some(token.to_owned());
+    let (scheme, credentials) = value.split_once(' ')?;
+    if scheme.eq_ignore_ascii_case("Bearer") {
+        return Some(credentials.trim().to_owned());
     }
-    let pair = STANDARD.decode(value.strip_prefix("Basic ")?.trim()).ok()?;
+    let credentials = scheme.eq_ignore_ascii_case("Basic").then(|| credentials.trim())?;
+    let pair = STANDARD.decode(credentials).ok()?;
     Some(String::from_utf8(pair).ok()?.split_once(':')?.1.to_owned())
 }
 
 #[cfg(test)]
 mod tests {
+    use axum::http::HeaderValue;
+
     use super::*;
 
     #[test]
@@ -44,5 +49,19 @@ mod tests {
         let (one, other) = (secret(), secret());
         assert_eq!(one.len(), 64);
         assert!(!same(&one, &other) && same(&one, &one.clone()) && !same(&one, &one[..63]));
+    }
+
+    #[test]
+    fn tokens_are_found_in_any_case_of_their_scheme() {
+        for (value, expected) in [
+            ("Bearer tea", Some("tea")),
+            ("bearer  tea", Some("tea")),
+            ("BASIC YWRhOnRlYQ==", Some("tea")),
+            ("Digest tea", None),
+            ("tea", None),
+        ] {
+            let headers = HeaderMap::from_iter([(header::AUTHORIZATION, HeaderValue::from_static(value))]);
+            assert_eq!(given(&headers).as_deref(), expected, "{value}");
+        }
     }
 }

@@ -105,7 +105,9 @@ impl RunStarter for OwnProgram {
     fn forecast(&self, config: &Path) -> gradus::Result<serde_json::Value> {
         let mut command = process::gradus().map_err(plain)?;
         command.arg("plan").arg(config).args(["--json", "--quiet"]);
-        let output = command.output().map_err(|error| gradus::Error::io(config, error))?;
+        let output = command
+            .output()
+            .map_err(|error| gradus::Error::input(format!("gradus cannot start another process of itself: {error}")))?;
         // The forecast of a run that does not fit is shown as well, although the command fails.
         serde_json::from_slice(&output.stdout).map_err(|_| {
             let message = String::from_utf8_lossy(&output.stderr);

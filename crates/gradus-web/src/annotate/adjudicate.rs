@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use axum::Extension;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Redirect};
 use gradus::Result;
 
@@ -18,7 +18,7 @@ use super::task::Task;
 use super::{SaveBody, framed, judged, page, project, saved, task_data, who};
 use crate::agreement::{Span, span_f1};
 use crate::app::App;
-use crate::page_error::{PageError, PageResult, read};
+use crate::page_error::{PageError, PageResult, Path, read};
 use crate::store::Store;
 use crate::store::projects::{Annotation, AnnotationState, Person, Project, Role};
 use crate::store::sessions::Session;

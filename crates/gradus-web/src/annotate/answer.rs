@@ -71,6 +71,11 @@ pub struct Missing {
     pub sentences: Vec<usize>,
 }
 
+/// Returns a text with the line ends that the fields of pages have, so that texts can be compared with what people type.
+fn with_line_feeds(text: &str) -> String {
+    text.replace("\r\n", "\n").replace('\r', "\n")
+}
+
 impl Expected {
     /// Returns how many parts of an annotation are right, and the number of parts.
     pub fn right(&self, answer: &Answer) -> (usize, usize) {
@@ -105,7 +110,7 @@ impl Answer {
         }
         if set.correction {
             let correction = self.correction.as_deref().unwrap_or(prediction);
-            let is_changed = correction.trim() != prediction.trim();
+            let is_changed = with_line_feeds(correction.trim()) != with_line_feeds(prediction.trim());
             if self.no_error && is_changed {
                 problems.push("“No error” is chosen, but the correction differs from the answer: reset it.".into());
             }
@@ -200,8 +205,8 @@ impl Answer {
                 Asks::Nothing => {}
                 Asks::EarlierText => {
                     let earlier: String = chars[..span.start].iter().collect();
-                    let repeats = span.repeats.trim();
-                    if repeats.is_empty() || !earlier.contains(repeats) {
+                    let repeats = with_line_feeds(span.repeats.trim());
+                    if repeats.is_empty() || !with_line_feeds(&earlier).contains(&repeats) {
                         problems.push(format!("{}: the text that it repeats must come before it.", kind.label));
                     }
                 }
@@ -337,6 +342,24 @@ mod tests {
         let bare = Task { passages: Vec::new(), ..task.clone() };
         assert!(blank.problems(&set, &bare, &plain(&bare))[0].contains("choose “No correction is possible”"));
         assert!(problems(&Answer { no_passage_helps: true, ..blank }).is_empty());
+    }
+
+    #[test]
+    fn other_line_ends_are_no_correction() {
+        let (set, answers) = (fine(), vec!["the tea\r\nis warm\r\nthe tea".to_owned()]);
+        let task = Task { answers, ..task() };
+        let repeats = Marked { repeats: "the tea\nis".into(), ..span("Redundant", 18, 25) };
+        let answer = |correction: &str| Answer {
+            spans: vec![repeats.clone()],
+            correction: Some(correction.into()),
+            ..Answer::default()
+        };
+        let problems = |correction: &str| answer(correction).problems(&set, &task, &plain(&task));
+        assert_eq!(
+            problems("the tea\nis warm\nthe tea"),
+            ["Correct the answer: the correction is still the same as the answer."]
+        );
+        assert_eq!(problems("the tea\nis warm"), Vec::<String>::new());
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub mod words;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::{StatusCode, header};
 use axum::response::{Html, IntoResponse, Redirect, Response};
 use axum::routing::{get, post};
@@ -36,7 +36,7 @@ use self::shown::Shown;
 use crate::app::App;
 use crate::connections::ClientConnection;
 use crate::page::{Page, Section};
-use crate::page_error::{PageError, PageResult, read};
+use crate::page_error::{PageError, PageResult, Path, read};
 use crate::runs::blocking;
 use crate::secret::secret;
 use crate::store::projects::{Annotation, AnnotationState, LEASE_MINUTES, Person, Project, Role, Save, Saved};

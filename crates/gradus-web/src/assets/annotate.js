@@ -77,8 +77,12 @@ function buttons() {
   redo.disabled = !future.length;
 }
 
+/** Field in which the person is typing. Uninterrupted typing is undone in one step. */
+let typing = null;
+
 /** Changes the annotation, records the change for undo, and saves it. */
 function change(how, redraw = true) {
+  typing = null;
   past.push(copy(answer));
   future = [];
   how(answer);
@@ -90,11 +94,27 @@ function change(how, redraw = true) {
 /** Undoes or redoes a change. */
 function step(from, to) {
   if (!from.length) return;
+  typing = null;
   to.push(answer);
   answer = from.pop();
   buttons();
   draw();
   keep();
+}
+
+/** Records what is typed into a field, as one step for undo, and saves it. */
+function typed(field, how) {
+  field.addEventListener("input", () => {
+    if (typing !== field) past.push(copy(answer));
+    typing = field;
+    future = [];
+    buttons();
+    how(answer);
+    keep("open", "", 400);
+  });
+  field.addEventListener("blur", () => {
+    typing = null;
+  });
 }
 
 /** Shows this window's version next to the one that another window saved, until the person chooses one. */
@@ -140,6 +160,9 @@ async function reread() {
 
 /** Returns the code points of a text from `start` to `end`. */
 const part = (text, start, end) => [...text].slice(start, end).join("");
+
+/** Returns a text with the line ends that fields have. */
+const lines = (text) => text.replace(/\r\n?/g, "\n");
 
 /** Returns the index of a type among those with colors. */
 const place = (kind) => [...task.labels.spans, ...task.labels.missing].findIndex((type) => type.name === kind);
@@ -347,7 +370,7 @@ function close(back) {
 /** Opens the pop-up that asks for a type and its details. */
 function ask({ title, types, near, start, end, back, wider = [], kind = null, replaces = null }) {
   const isSpan = start !== undefined;
-  const before = isSpan ? part(task.answers[0], 0, start) : "";
+  const before = isSpan ? lines(part(task.answers[0], 0, start)) : "";
   const known = replaces === null ? null : answer.spans[replaces];
   const box = element("div", "popup");
   const form = element("form");
@@ -565,18 +588,8 @@ function correcting() {
   section.append(element("h2", "", "Correct the answer"));
   const field = element("textarea");
   Object.assign(field, { rows: 5, id: "correction", dir: "auto", value: answer.correction ?? task.answers[0] });
-  let isFresh = true;
-  field.addEventListener("input", () => {
-    // Uninterrupted typing is undone in one step.
-    if (isFresh) past.push(copy(answer));
-    future = [];
-    isFresh = false;
-    buttons();
-    answer.correction = field.value === task.answers[0] ? null : field.value;
-    keep("open", "", 400);
-  });
-  field.addEventListener("blur", () => {
-    isFresh = true;
+  typed(field, (said) => {
+    said.correction = field.value === lines(task.answers[0]) ? null : field.value;
   });
   const blank = element("label", "check");
   const box = element("input");
@@ -667,11 +680,12 @@ function comparing() {
 }
 const opened = new Set();
 
-/** Opens the next pair that has no choice yet. */
+/** Opens the next pair that has no choice yet, and returns it. */
 function onward(pair) {
   const all = [...document.querySelectorAll("details.pair")];
   const open = all.slice(all.indexOf(pair) + 1).concat(all).find((other) => !answer.ranks[other.dataset.pair]);
   if (open) open.open = true;
+  return open;
 }
 
 /** Draws the step for rating the answer on scales. */
@@ -724,12 +738,11 @@ function draw() {
   if (labels.questions.length) sections.push(judging(labels));
   if (labels.comparison) sections.push(comparing());
   asked.replaceChildren(...(sections.length > 1 ? sections.map(foldable) : sections));
-  if (document.activeElement !== feedback) feedback.value = answer.feedback;
+  if (feedback.value !== answer.feedback) feedback.value = answer.feedback;
 }
 
-feedback.addEventListener("input", () => {
-  answer.feedback = feedback.value;
-  keep("open", "", 400);
+typed(feedback, (said) => {
+  said.feedback = feedback.value;
 });
 
 undo.addEventListener("click", () => step(past, future));
@@ -753,6 +766,9 @@ function choose(digit, target) {
   if (pair && field.closest("details.pair")) field.closest("details.pair").open = true;
   field.focus();
   field.click();
+  // The next digit is for the next pair, unless this one still asks how much better its answer is.
+  const decided = field.closest("details.pair");
+  if (decided?.querySelector(".much").hidden) onward(decided)?.querySelector("input").focus();
   return true;
 }
 
@@ -768,7 +784,7 @@ document.addEventListener("keydown", (event) => {
     step(future, past);
   } else if (command && event.key === "Enter" && !submit.disabled) {
     submit.click();
-  } else if (/^[1-9]$/.test(event.key) && !command && !event.altKey && !writes && !popup && task) {
+  } else if (/^[0-9]$/.test(event.key) && !command && !event.altKey && !writes && !popup && task) {
     if (choose(Number(event.key), event.target)) event.preventDefault();
   }
 });

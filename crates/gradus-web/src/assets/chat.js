@@ -12,7 +12,7 @@ let going = null;
 
 /** Reloads the thread from the server. */
 async function renew() {
-  const response = await fetch(`${base}/thread`);
+  const response = await request(`${base}/thread`);
   if (!response.ok) throw new Error(await why(response));
   const page = new DOMParser().parseFromString(await response.text(), "text/html");
   thread.replaceChildren(...page.body.childNodes);
@@ -158,13 +158,19 @@ document.addEventListener("keydown", (event) => {
   if (last) last.querySelectorAll("[data-vote]")[Number(event.key) - 1].click();
 });
 
+/** Returns the text of a message as it is stored. The page shows its invisible characters in another form. */
+const source = (text) => JSON.parse(text.dataset.source);
+
 /** Replaces a turn with a field to edit it. */
 function edit(turn) {
   const text = turn.querySelector(".text");
   if (turn.querySelector("form")) return;
   const editor = element("form", "edit");
   const field = element("textarea");
-  field.value = text.textContent;
+  const before = source(text);
+  field.value = before;
+  // Fields have other line ends than some texts.
+  const begun = field.value;
   field.rows = 3;
   field.setAttribute("aria-label", "Your message, edited");
   const save = element("button", "main", "Send instead");
@@ -193,7 +199,8 @@ function edit(turn) {
   editor.addEventListener("submit", (event) => {
     event.preventDefault();
     const parent = turn.dataset.parent ? Number(turn.dataset.parent) : null;
-    if (field.value.trim()) attempt(() => speak(field.value, parent));
+    const said = field.value === begun ? before : field.value;
+    if (said.trim()) attempt(() => speak(said, parent));
   });
 }
 
@@ -208,7 +215,7 @@ async function tokens(turn, button) {
       text.classList.toggle("rich", Boolean(text.isRich));
       continue;
     }
-    const response = await fetch(`${base}/tokens/${answer.dataset.message}`);
+    const response = await request(`${base}/tokens/${answer.dataset.message}`);
     text.before = [...text.childNodes];
     text.isRich = text.classList.contains("rich");
     const spans = (await response.json()).map(([said, logprob, likeliest]) => {
@@ -262,7 +269,7 @@ thread.addEventListener("click", (event) => {
   }
   if (button.dataset.copyAnswer !== undefined) {
     const text = turn.querySelector(".answer .text");
-    copy(text.dataset.source, text);
+    copy(source(text), text);
   }
   if (button.dataset.answer) attempt(() => answer(Number(button.dataset.answer)));
   if (button.dataset.part !== undefined) color(button.closest(".answer"), button);

@@ -18,8 +18,13 @@ const others = document.getElementById("others");
 const find = document.getElementById("find");
 const tiles = document.getElementById("tiles");
 let zoom = null;
-/** Place on the axis that the arrow keys have reached. It is kept when the curves are redrawn. */
+/** Places on the axis: the one that the arrow keys have reached, the pointer's, and the one where a drag began. They are kept when the curves
+are redrawn. */
 let reached = null;
+let pointed = null;
+let begun = null;
+/** Reads and marks places on the large plot. Null if it has no values. */
+let view = null;
 /** Metric that is shown unless the reader chooses another one. */
 let usual = "";
 
@@ -68,8 +73,8 @@ function shape(name, attributes, text) {
   return made;
 }
 
-/** Formats a number with its significant digits. */
-const short = (value, digits = 4) => (value === 0 ? "0" : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(digits))) : value.toExponential(2));
+/** Formats a number with its significant digits. The server sends numbers that are not finite as null. */
+const short = (value, digits = 4) => (value === null ? "not finite" : value === 0 ? "0" : Math.abs(value) >= 1e-3 && Math.abs(value) < 1e6 ? String(Number(value.toPrecision(digits))) : value.toExponential(2));
 
 /** Creates an element with the name of a metric, which may break after `/` and `_`. */
 function named(tag, className, text) {
@@ -94,8 +99,8 @@ function place(run, step) {
 /** Returns the curve of a run: the detailed points of the zoom if they were fetched, otherwise the whole curve. */
 const curve = (run, key) => (zoom && run.detail?.metric === key ? run.detail.points : run.curves[key]);
 
-/** Returns whether a run has a value of this metric after its start. */
-const isTrained = (run, key) => (run.curves[key] ?? []).some(([step]) => step > 0);
+/** Returns whether a run has a finite value of this metric after its start. */
+const isTrained = (run, key) => (run.curves[key] ?? []).some(([step, value]) => step > 0 && value !== null);
 
 /** Returns the points of a run within the zoom, raw and smoothed by an exponential moving average with bias correction. */
 function points(run, key) {
@@ -104,12 +109,15 @@ function points(run, key) {
   const raw = [];
   const smoothed = [];
   for (const [step, value] of curve(run, key) ?? []) {
-    sum = keep * sum + (1 - keep) * value;
-    weight = keep * weight + (1 - keep);
+    if (value !== null) {
+      sum = keep * sum + (1 - keep) * value;
+      weight = keep * weight + (1 - keep);
+    }
     const at = place(run, step);
-    if (at === null || (zoom && (at < zoom[0] || at > zoom[1]))) continue;
+    // Places between reported ones are rounded, as the zoom in the address is.
+    if (at === null || (zoom && (at < zoom[0] - 0.005 || at > zoom[1] + 0.005))) continue;
     raw.push([at, value, step]);
-    smoothed.push([at, keep === 0 ? value : sum / weight, step]);
+    smoothed.push([at, keep === 0 || value === null ? value : sum / weight, step]);
   }
   return { raw, smoothed };
 }
@@ -138,13 +146,12 @@ function logTicks(low, high) {
   return found.filter((at) => at >= low - 1e-9 && at <= high + 1e-9);
 }
 
-const isDrawn = ([, value]) => !log.checked || value > 0;
+const isDrawn = ([, value]) => value !== null && (!log.checked || value > 0);
 
 /** Draws a metric as an SVG of `width` by `height`, or returns null if there is nothing to draw. */
 function picture(of, width, height, isSmall) {
   const edge = isSmall ? { left: 8, right: 8, top: 6, bottom: 6 } : { left: 70, right: 12, top: 12, bottom: 34 };
-  const smoothed = of.map((one) => one.smoothed.filter(isDrawn));
-  const flat = smoothed.flat();
+  const flat = of.flatMap((one) => one.smoothed.filter(isDrawn));
   if (!flat.length) return null;
   const shown = Number(smooth.value) > 0 ? [...flat, ...of.flatMap((one) => one.raw.filter(isDrawn))] : flat;
   const level = (value) => (log.checked ? Math.log10(value) : value);
@@ -168,7 +175,12 @@ function picture(of, width, height, isSmall) {
       );
     }
     // Steps are integers.
-    for (const at of ticks(left, right, width / 110, 1)) made.append(shape("text", { class: "tick", x: x(at), y: height - 12, "text-anchor": "middle" }, short(at)));
+    for (const at of ticks(left, right, width / 110, 1)) {
+      const text = short(at);
+      // A digit is at most 8 pixels wide. The last text must not leave the plot.
+      const middle = Math.min(x(at), width - 4 * text.length);
+      made.append(shape("text", { class: "tick", x: middle, y: height - 12, "text-anchor": "middle" }, text));
+    }
   }
   const line = (list, name) => {
     // A value that cannot be drawn ends the line, and the next value starts a new one.
@@ -190,7 +202,7 @@ function picture(of, width, height, isSmall) {
   };
   if (Number(smooth.value) > 0) of.forEach((one, i) => line(one.raw, `series raw series-${runs[i].color}`));
   of.forEach((one, i) => line(one.smoothed, `series series-${runs[i].color}`));
-  return { made, edge, x, left, right, smoothed };
+  return { made, edge, x, left, right };
 }
 
 /** Draws the chosen metric large. */
@@ -202,24 +214,23 @@ function draw() {
   const width = Math.max(280, plot.clientWidth);
   const height = Math.min(360, Math.round(width * 0.7));
   const drawn = key ? picture(of, width, height, false) : null;
-  table(drawn ? drawn.smoothed : runs.map(() => []));
+  const all = of.map((one) => one.smoothed);
+  table(all);
+  view = null;
   if (!drawn) {
-    plot.replaceChildren(element("p", "soft", log.checked ? "No values above 0." : "No values yet."));
+    const nothing = !all.flat().length ? "No values yet." : log.checked ? "No values above 0." : "No finite values.";
+    plot.replaceChildren(element("p", "soft", nothing));
     legend.replaceChildren();
     return;
   }
-  const { made, edge, x, left, right, smoothed: all } = drawn;
+  const { made, edge, x, left, right } = drawn;
   made.setAttribute("role", "img");
   made.setAttribute("tabindex", "0");
   made.setAttribute("aria-label", `${key} over ${axis.selectedOptions[0].textContent}. The arrow keys show values; the table below has all numbers.`);
   const cross = shape("line", { class: "cross", visibility: "hidden", y1: edge.top, y2: height - edge.bottom });
   const chosen = shape("rect", { class: "zoom", y: edge.top, height: height - edge.top - edge.bottom });
   made.append(cross, chosen);
-  const step = (event) => {
-    const box = made.getBoundingClientRect();
-    const at = ((event.clientX - box.left) / box.width) * width;
-    return left + ((at - edge.left) / (width - edge.left - edge.right)) * (right - left);
-  };
+  const within = (at) => Math.max(left, Math.min(right, at));
   const nearest = (list, at) => list.reduce((best, point) => (Math.abs(point[0] - at) < Math.abs(best[0] - at) ? point : best), list[0]);
   const tell = (at) => legend.replaceChildren(...runs.map((run, i) => {
     const found = all[i].length ? (at === null ? all[i][all[i].length - 1] : nearest(all[i], at)) : null;
@@ -227,38 +238,26 @@ function draw() {
     own.append(element("i"), visible(run.name), found ? `: ${short(found[1])} at ${axis.value === "step" ? "step " : ""}${Math.round(found[0])}${axis.value === "step" ? "" : ` ${axis.selectedOptions[0].textContent}`} ` : ": none ");
     return own;
   }));
+  // Shows a place with its values, and the range of a drag. Without a place, shows the last values.
   const mark = (at) => {
-    cross.setAttribute("visibility", "visible");
-    cross.setAttribute("x1", x(at));
-    cross.setAttribute("x2", x(at));
+    const middle = at === null ? 0 : x(within(at));
+    cross.setAttribute("visibility", at === null ? "hidden" : "visible");
+    cross.setAttribute("x1", middle);
+    cross.setAttribute("x2", middle);
+    const start = begun === null || at === null ? middle : x(within(begun));
+    chosen.setAttribute("x", Math.min(start, middle));
+    chosen.setAttribute("width", Math.abs(middle - start));
     tell(at);
   };
-  let begun = null;
-  made.addEventListener("pointerdown", (event) => {
-    begun = step(event);
-    mark(begun);
-  });
-  made.addEventListener("pointermove", (event) => {
-    const at = step(event);
-    mark(at);
-    if (begun !== null) {
-      chosen.setAttribute("x", Math.min(x(begun), x(at)));
-      chosen.setAttribute("width", Math.abs(x(at) - x(begun)));
-    }
-  });
-  made.addEventListener("pointerup", (event) => {
-    const [from, to] = [begun, step(event)].sort((a, b) => a - b);
-    begun = null;
-    if (x(to) - x(from) < 8) return;
-    zoom = [from, to];
-    whole.hidden = false;
-    redraw();
-    sharpen();
-  });
-  made.addEventListener("pointerleave", () => {
-    begun = null;
-    tell(null);
-  });
+  view = {
+    mark,
+    place(event) {
+      const box = made.getBoundingClientRect();
+      const at = ((event.clientX - box.left) / box.width) * width;
+      return within(left + ((at - edge.left) / (width - edge.left - edge.right)) * (right - left));
+    },
+    isWide: (from, to) => x(to) - x(from) >= 8,
+  };
   // The arrow keys move from value to value across all runs.
   const places = [...new Set(all.flat().map(([at]) => at))].sort((a, b) => a - b);
   const kept = reached === null ? -1 : places.findIndex((place) => place >= reached);
@@ -269,13 +268,46 @@ function draw() {
     event.preventDefault();
     at = Math.max(0, Math.min(places.length - 1, to));
     reached = places[at];
+    pointed = null;
     mark(reached);
     say(legend.textContent.trim());
   });
   const isFocused = plot.contains(document.activeElement);
   plot.replaceChildren(made);
   if (isFocused) made.focus();
-  tell(null);
+  mark(pointed ?? (isFocused ? reached : null));
+}
+
+// The plot itself stays when the curves are redrawn, so a drag goes on. It also goes on outside of the plot.
+plot.addEventListener("pointerdown", (event) => {
+  if (!view || event.button !== 0) return;
+  plot.setPointerCapture(event.pointerId);
+  begun = pointed = view.place(event);
+  view.mark(pointed);
+});
+plot.addEventListener("pointermove", (event) => {
+  if (!view) return;
+  pointed = view.place(event);
+  view.mark(pointed);
+});
+plot.addEventListener("pointerup", (event) => {
+  if (!view || begun === null) return;
+  const [from, to] = [begun, view.place(event)].sort((a, b) => a - b);
+  begun = null;
+  if (!view.isWide(from, to)) return view.mark(pointed);
+  pointed = null;
+  reached = null;
+  zoom = [from, to];
+  whole.hidden = false;
+  redraw();
+  sharpen();
+});
+for (const end of ["pointerleave", "pointercancel"]) {
+  plot.addEventListener(end, () => {
+    begun = null;
+    pointed = null;
+    view?.mark(null);
+  });
 }
 
 /** Returns the most important metrics among `keys`. */
@@ -368,9 +400,24 @@ function tellAverages(of) {
   const parts = [];
   const most = Math.max(0, ...long.map(([points, values]) => (values ? values / Math.max(1, points) : 0)));
   if (most > 1) parts.push(`Each point is the mean of about ${short(Math.round(most))} values. Drag over the curve to see them all.`);
-  const dropped = log.checked ? of.flatMap((one) => one.smoothed).filter(([, value]) => value <= 0).length : 0;
-  if (dropped) parts.push(`${dropped} ${dropped === 1 ? "value is" : "values are"} 0 or less and cannot be drawn on a logarithmic scale.`);
+  const values = of.flatMap((one) => one.smoothed).map(([, value]) => value);
+  const tellDropped = (dropped, why) => {
+    if (dropped) parts.push(`${dropped} ${dropped === 1 ? "value is" : "values are"} ${why}.`);
+  };
+  tellDropped(values.filter((value) => value === null).length, "not finite and cannot be drawn");
+  if (log.checked) tellDropped(values.filter((value) => value !== null && value <= 0).length, "0 or less and cannot be drawn on a logarithmic scale");
   averages.textContent = parts.join(" ");
+}
+
+/** Returns the steps of a range of the axis. On other axes than that of steps, they are those of the points around the range, because the points
+within it may be averages of values on both sides of its ends. */
+function stepsOf(run, key, [low, high]) {
+  if (axis.value === "step") return [low, high];
+  const all = run.curves[key];
+  const known = all.map(([step]) => [step, place(run, step)]).filter(([, at]) => at !== null);
+  const [before] = known.filter(([, at]) => at < low).pop() ?? [0];
+  const [after] = known.find(([, at]) => at > high) ?? all[all.length - 1];
+  return [before, after];
 }
 
 /** Fetches the values within the zoom for curves that arrived as averages. */
@@ -378,12 +425,8 @@ async function sharpen() {
   const within = zoom;
   const key = metric.value;
   await Promise.all(runs.map(async (run) => {
-    const part = (run.curves[key] ?? []).filter(([step]) => {
-      const at = place(run, step);
-      return at !== null && at >= within[0] && at <= within[1];
-    });
-    if (!run.averaged?.[key] || !part.length) return;
-    const [from, to] = axis.value === "step" ? within : [part[0][0], part[part.length - 1][0]];
+    if (!run.averaged?.[key] || !run.curves[key]?.length) return;
+    const [from, to] = stepsOf(run, key, within);
     const response = await fetch(`/runs/series?run=${run.id}&metric=${encodeURIComponent(key)}&from=${from}&to=${to}`);
     if (!response.ok) return say(await why(response));
     const found = await response.json();

@@ -1,9 +1,9 @@
 // Functions shared by the scripts of all pages: requests to the server, and safe display of untrusted text.
 "use strict";
 
-/** Makes control characters visible, like the server's function of this name. */
+/** Makes control characters visible, as the server does. Line ends of Windows are line ends. */
 function visible(text) {
-  return text.replace(
+  return text.replaceAll("\r\n", "\n").replace(
     /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufdd0-\ufdef]/g,
     (c) => `\\u{${c.codePointAt(0).toString(16)}}`,
   );
@@ -37,13 +37,23 @@ function say(text) {
   if (status && status.textContent !== text) status.textContent = text;
 }
 
+/** Requests an address. If the server does not answer, the error says so. Browsers only say that something failed. */
+async function request(path, options) {
+  try {
+    return await fetch(path, options);
+  } catch (error) {
+    if (error.name === "AbortError") throw error;
+    throw new Error("The server does not answer. Check that it runs, and try again.");
+  }
+}
+
 /** Sends `body` as JSON with the page's CSRF token. Retries after status 503, and throws the server's error message. */
 async function send(path, body, signal, tries = 3) {
   const headers = {
     "Content-Type": "application/json",
     "X-CSRF-Token": document.querySelector("meta[name=csrf]").content,
   };
-  const response = await fetch(path, { method: "POST", headers, body: JSON.stringify(body), signal });
+  const response = await request(path, { method: "POST", headers, body: JSON.stringify(body), signal });
   if (response.status === 503 && tries > 1) {
     await new Promise((then) => setTimeout(then, 1000 * Number(response.headers.get("Retry-After") || 1)));
     return send(path, body, signal, tries - 1);

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use axum::Extension;
 use axum::body::Bytes;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use gradus::data::Message;
 use gradus::generate::SamplingParams;
 use gradus::inference::{Answer, AnswerEnd, CompletionRequest, JudgedPart, TemplateInputs};
@@ -20,7 +20,7 @@ use crate::app::App;
 use crate::events::Events;
 use crate::judge::Judged;
 use crate::model_queue::{CompletionEvent, Token, prompt};
-use crate::page_error::{PageError, PageResult, read};
+use crate::page_error::{PageError, PageResult, Path, read};
 use crate::secret::secret;
 use crate::store::chats::{Answered, Asker, PartScore, Settings, Tree};
 use crate::store::sessions::Session;

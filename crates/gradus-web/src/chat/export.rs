@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::Extension;
-use axum::extract::{Path, State};
+use axum::extract::State;
 use axum::http::header;
 use axum::response::{IntoResponse, Response};
 use serde_json::{Value, json};
 
 use super::tree;
 use crate::app::App;
-use crate::page_error::PageResult;
+use crate::page_error::{PageResult, Path};
 use crate::store::chats::{Choice, Message, Tree};
 use crate::store::sessions::Session;
 

@@ -13,7 +13,7 @@ mod votes;
 use std::sync::Arc;
 
 use axum::body::Bytes;
-use axum::extract::{Path, Query, State};
+use axum::extract::{Query, State};
 use axum::http::StatusCode;
 use axum::response::{Html as Body, IntoResponse, Redirect};
 use axum::routing::{get, post};
@@ -26,7 +26,7 @@ use serde_json::json;
 use crate::app::App;
 use crate::models::ModelEntry;
 use crate::page::{Page, Section, csrf};
-use crate::page_error::{PageError, PageResult, read};
+use crate::page_error::{PageError, PageResult, Path, read};
 use crate::store::chats::{Asker, Choice, Settings, Tree, Voted, title as title_of};
 use crate::store::sessions::Session;
 use form::Fields;

@@ -63,9 +63,19 @@ fn user_turn(tree: &Tree, message: &Message) -> Html {
     let parent = message.parent.map_or(String::new(), |parent| parent.to_string());
     html![
         "<article class=\"turn user\" data-message=\"" (message.id) "\" data-parent=\"" (parent) "\">\n<h2>You</h2>\n"
-        "<div class=\"text\">" (message.text) "</div>\n<p class=\"row\">"
+        "<div class=\"text\" dir=\"auto\" data-source=\"" (source(&message.text)) "\">" (message.text) "</div>\n<p class=\"row\">"
         "<button type=\"button\" data-edit=\"" (message.id) "\">Edit</button>" (branches(tree, message)) "</p>\n</article>\n"
     ]
+}
+
+/// Returns a text for scripts, as JSON in printable ASCII characters. Pages show invisible characters in another form, and the text has to stay
+/// as it is.
+fn source(text: &str) -> String {
+    let one = |c: char| match c {
+        ' '..='~' => c.to_string(),
+        _ => c.encode_utf16(&mut [0; 2]).iter().map(|unit| format!("\\u{unit:04x}")).collect(),
+    };
+    json!(text).to_string().chars().map(one).collect()
 }
 
 /// Renders the navigation between alternative turns.
@@ -110,7 +120,7 @@ fn answers(tree: &Tree, message: &Message, rich: &Rich) -> Html {
         };
         html![
             "<div class=\"answer\" data-message=\"" (answer.id) "\" data-side=\"" (side) "\">\n<h2>" (name) (chosen) "</h2>\n"
-            "<div class=\"text" (kind) "\" dir=\"auto\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\" data-source=\"" (answer.text) "\">" (text)
+            "<div class=\"text" (kind) "\" dir=\"auto\" tabindex=\"0\" role=\"group\" aria-label=\"Answer\" data-source=\"" (source(&answer.text)) "\">" (text)
             "</div>\n<p class=\"small soft remark\">"
             (remark(answer, is_hidden)) "</p>\n" (segments) "</div>\n"
         ]
@@ -247,4 +257,17 @@ fn votes(pair: i64, vote: Option<Choice>, is_locked: bool) -> Html {
         (button(Choice::Left, "1", "Left is better")) (button(Choice::Right, "2", "Right is better"))
         (button(Choice::Tie, "3", "Tie")) (button(Choice::Bad, "4", "Both bad")) "</div>\n"
     ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_source_of_a_text_keeps_every_character() {
+        let text = "a\u{200f}\r\n\"\u{9b}\u{7f}é👋\0";
+        let json = source(text);
+        assert_eq!(json, r#""a\u200f\r\n\"\u009b\u007f\u00e9\ud83d\udc4b\u0000""#);
+        assert_eq!(serde_json::from_str::<String>(&json).expect("JSON"), text);
+    }
 }

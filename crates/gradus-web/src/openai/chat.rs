@@ -14,7 +14,7 @@ use super::fields::{Body, Fields};
 use super::options::{CompletionOptions, LIKELIEST_MAX, as_id};
 use super::refused::{Refused, json_response};
 use super::tools::{Call, ToolCallParser};
-use super::{end_stream, finish_reason, head, refused_prompt, served, usage};
+use super::{end_stream, finish_reason, head, refused_prompt, refused_text, served, usage};
 use crate::app::App;
 use crate::events::Events;
 use crate::model_queue::{CompletionEvent, CompletionEvents, ModelQueue, Token, prompt};
@@ -155,7 +155,8 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     let served = served(&app, &request.options.model).await?;
     let shared_request = Arc::clone(&request);
     let (ids, begins_in_thought) = prompt(&served.queue, move |prompter| {
-        prompter.begin(&shared_request.messages, &shared_request.template_inputs)
+        let begun = prompter.begin(&shared_request.messages, &shared_request.template_inputs);
+        begun.map_err(|error| refused_text("messages", error))
     })
     .await?;
     request.options.check_scored(ids.len())?;

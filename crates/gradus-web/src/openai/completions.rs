@@ -6,13 +6,13 @@ use axum::extract::State;
 use axum::http::StatusCode;
 use axum::response::Response;
 use gradus::generate::SamplingParams;
-use gradus::inference::{CompletionRequest, Prompter};
+use gradus::inference::{CompletionRequest, PromptError, Prompter};
 use serde_json::{Map, Value, json};
 
 use super::fields::{Body, Fields};
 use super::options::{COMPLETIONS_MAX, CompletionOptions, LIKELIEST_MAX, ids_of as ids};
 use super::refused::{Refused, json_response};
-use super::{end_stream, finish_reason, head, refused_prompt, served, usage};
+use super::{end_stream, finish_reason, head, refused_prompt, refused_text, served, usage};
 use crate::app::App;
 use crate::events::Events;
 use crate::model_queue::{CompletionEvent, CompletionEvents, ModelQueue, Token, prompt};
@@ -105,7 +105,7 @@ struct Read {
 }
 
 /// Returns the ids of each prompt.
-fn ids_of(prompter: &Prompter, request: &Request) -> gradus::Result<Vec<Vec<u32>>> {
+fn ids_of(prompter: &Prompter, request: &Request) -> Result<Vec<Vec<u32>>, PromptError> {
     let ids = |prompt: &Prompt| match prompt {
         Prompt::Text(text) => prompter.ids_of(text, request.add_special),
         Prompt::Ids(ids) => Ok(ids.clone()),
@@ -166,7 +166,9 @@ pub async fn answer(State(app): State<Arc<App>>, Body(body): Body) -> Result<Res
     let request = Arc::new(Request::read(&app, &body).await?);
     let served = served(&app, &request.options.model).await?;
     let shared_request = Arc::clone(&request);
-    let prompts = prompt(&served.queue, move |prompter| ids_of(prompter, &shared_request)).await?;
+    let ids =
+        move |prompter: &Prompter| ids_of(prompter, &shared_request).map_err(|error| refused_text("prompt", error));
+    let prompts = prompt(&served.queue, ids).await?;
     let scored = prompts.iter().map(Vec::len).sum::<usize>();
     request.options.check_scored(scored)?;
     let shared_request = Arc::clone(&request);

@@ -48,8 +48,7 @@ impl Request {
         let ids = fields.needed("token_ids", "a list of at least one token id", ids)?;
         let mut sampling = fields.within("sampling_params")?;
         let mut options = CompletionOptions::of(model, &mut sampling)?;
-        options.is_streamed = fields.flag("stream")?;
-        options.includes_usage = fields.within("stream_options")?.flag("include_usage")?;
+        options.read_stream(&mut fields)?;
         options.returns_ids = fields.flag("return_token_ids")?;
         options.check_streams(1)?;
         options.refuse_scored_streams()?;

@@ -15,11 +15,12 @@ use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use axum::Router;
+use axum::extract::rejection::PathRejection;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::Response;
 use axum::routing::{get, post};
-use gradus::inference::{AnswerEnd, model_of};
+use gradus::inference::{AnswerEnd, PromptError, model_of};
 use serde_json::{Value, json};
 
 use crate::app::App;
@@ -92,7 +93,9 @@ async fn models(State(app): State<Arc<App>>) -> Response {
     json_response(StatusCode::OK, &json!({ "object": "list", "data": data }))
 }
 
-async fn model(State(app): State<Arc<App>>, Path(name): Path<String>) -> Result<Response, Refused> {
+async fn model(State(app): State<Arc<App>>, name: Result<Path<String>, PathRejection>) -> Result<Response, Refused> {
+    // A name that is no text.
+    let Ok(Path(name)) = name else { return Err(nothing().await) };
     let found = named(&app, &name).await?;
     let card = tokio::task::spawn_blocking(move || described(&app, &found)).await.map_err(|_| Refused::broken())?;
     Ok(json_response(StatusCode::OK, &card))
@@ -125,12 +128,25 @@ fn refused_prompt(
 ) -> Refused {
     let refused = Refused::from(error);
     if queue.session.max_positions().is_some_and(|positions| longest >= positions) {
-        return Refused { param: Some(param.to_owned()), code: Some("context_length_exceeded"), ..refused };
+        return Refused { param: Some(param.to_owned()), code: Some(TOO_LONG), ..refused };
     }
     // Messages about a setting begin with its name.
     let setting = IDS.into_iter().find(|name| refused.message.starts_with(&format!("`{name}`")));
     let param = setting.map_or_else(|| param.to_owned(), |name| options.path(name));
     Refused { param: Some(param), ..refused }
+}
+
+/// Code of prompts that do not fit into the model, as OpenAI's.
+const TOO_LONG: &str = "context_length_exceeded";
+
+/// Refuses a prompt without ids.
+fn refused_text(param: &str, error: PromptError) -> Refused {
+    match error {
+        PromptError::TooLong(error) => {
+            Refused { param: Some(param.to_owned()), code: Some(TOO_LONG), ..Refused::from(error) }
+        }
+        PromptError::Other(error) => Refused::from(error),
+    }
 }
 
 /// Returns the common fields of all responses.

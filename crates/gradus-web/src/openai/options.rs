@@ -104,10 +104,30 @@ impl CompletionOptions {
         // Responses contain the text, with its thoughts.
         fields.refuse("detokenize", is_true)?;
         fields.refuse("include_reasoning", is_true)?;
-        Self::of(model, fields)
+        let mut options = Self::of(model, fields)?;
+        options.read_stream(fields)?;
+        Ok(options)
     }
 
-    /// Parses the fields other than the model.
+    /// Parses the fields of streams.
+    ///
+    /// # Errors
+    /// A field is invalid, or `stream_options` asks for token counts without a stream.
+    pub fn read_stream(&mut self, fields: &mut Fields) -> Result<(), Refused> {
+        self.is_streamed = fields.flag("stream")?;
+        let mut stream_options = fields.within("stream_options")?;
+        self.includes_usage = stream_options.flag("include_usage")?;
+        // Chunks have no padding, so there is nothing to switch off.
+        stream_options.flag("include_obfuscation")?;
+        stream_options.finish()?;
+        if self.includes_usage && !self.is_streamed {
+            let param = stream_options.path("include_usage");
+            return Err(Refused::field(&param, format!("`{param}` needs `stream: true`")));
+        }
+        Ok(())
+    }
+
+    /// Parses the fields other than the model and those of streams.
     ///
     /// # Errors
     /// A field is invalid; the first one is reported.
@@ -159,7 +179,6 @@ impl CompletionOptions {
             forced_eos_token_id: id(fields, "forced_eos_token_id")?,
             ..defaults
         };
-        let includes_usage = fields.within("stream_options")?.flag("include_usage")?;
         Ok(Self {
             model,
             params,
@@ -170,8 +189,8 @@ impl CompletionOptions {
                 None => Draws::Seed(Seed(seed(fields)?)),
             },
             n,
-            is_streamed: fields.flag("stream")?,
-            includes_usage,
+            is_streamed: false,
+            includes_usage: false,
             returns_ids: fields.flag("return_token_ids")?,
             ids_for_texts: fields.flag("return_tokens_as_token_ids")?,
             returns_versions: fields.flag("return_weight_versions")?,

@@ -14,7 +14,7 @@ use gradus::run::{RolloutDb, RunDir};
 
 use super::conversation::conversation;
 use super::difference::{DifferenceKind, differences};
-use super::page::address;
+use super::page::{address, short, signed};
 use super::query_params::{QueryParams, find, first};
 use super::{blocking, tokens};
 use crate::app::App;
@@ -118,12 +118,6 @@ fn filter(name: &str, params: &QueryParams, query: &Query, steps: &[usize], mode
     ]
 }
 
-/// Formats a number with three decimals. A number that rounds to 0 has no sign.
-fn decimal(value: f64) -> String {
-    let text = format!("{value:.3}");
-    if text == "-0.000" { "0.000".to_owned() } else { text }
-}
-
 /// Renders the displayed range and links to other pages.
 fn pages(name: &str, params: &QueryParams, query: &Query, shown: usize, count: usize) -> Html {
     let last = (query.offset + shown).min(count);
@@ -161,7 +155,7 @@ fn list(name: &str, params: &QueryParams, query: &Query, records: &[Record], cou
     // The whole page has one scale, so that completions can be compared.
     let most = stretches.iter().flatten().fold(0.0f64, |most, (_, value)| most.max(value.abs()));
     let row = |(record, stretches): (&Record, &Vec<ValueSpan>)| {
-        let number = |value: Option<f64>| value.map(decimal);
+        let number = |value: Option<f64>| value.map(short);
         let text = html!["<div class=\"completion\" dir=\"auto\">" (colored(&record.completion, stretches, most)) "</div>" (tokens(record))];
         // An episode is shown as a conversation. Its text, which has the colors and tokens, follows below.
         let content = match &record.episode {
@@ -242,7 +236,7 @@ impl Colors {
             Self::Advantage => "the advantage of a token",
             Self::None => return Html::new(),
         };
-        let sample = |value: f64| value_span(&format!("{value:+.3}"), value, most);
+        let sample = |value: f64| value_span(&signed(value), value, most);
         html!["<p class=\"soft small\">Colors: " (of) ", from " (sample(-most)) " to " (sample(most)) ".</p>\n"]
     }
 }
@@ -271,7 +265,7 @@ fn value_span(text: &str, value: f64, most: f64) -> Html {
     if text.is_empty() || class.is_empty() {
         return html![(text)];
     }
-    html!["<span class=\"" (class) "\" title=\"" (format!("{value:+.4}")) "\">" (text) "</span>"]
+    html!["<span class=\"" (class) "\" title=\"" (signed(value)) "\">" (text) "</span>"]
 }
 
 /// Says why an earlier step is selected but not compared.
@@ -307,8 +301,8 @@ fn compare_steps(name: &str, params: &QueryParams, query: &Query, mut pairs: Vec
         (_, false) => "sorted by the change, smallest first",
     };
     let is_count = key == Sort::Length;
-    let number = |value: f64| if is_count { value.to_string() } else { decimal(value) };
-    let change = |value: f64| if is_count { format!("{value:+}") } else { format!("{value:+.3}") };
+    let number = |value: f64| if is_count { value.to_string() } else { short(value) };
+    let change = |value: f64| if is_count { format!("{value:+}") } else { signed(value) };
     let row = |(old, new): &(Record, Record)| {
         let part = |(change, text): (DifferenceKind, String)| match change {
             DifferenceKind::Same => html![(text)],
@@ -355,7 +349,7 @@ mod tests {
             ],
             ..Record::default()
         };
-        let expected = "<span class=\"worth better-3\" title=\"+3.0000\">Grün &lt;b&gt;.</span>\
+        let expected = "<span class=\"worth better-3\" title=\"+3.000\">Grün &lt;b&gt;.</span>\
                         <span class=\"worth worse-1\" title=\"-0.5000\"> Nein!</span> Ja";
         assert_eq!(shown(&record, Colors::Reward, 3.0), expected);
         assert_eq!(shown(&record, Colors::None, 0.0), "Grün &lt;b&gt;. Nein! Ja");
@@ -384,8 +378,8 @@ mod tests {
         assert!(
             by_step.contains("Prompts of both steps, in the order of sampling.") && by_step.contains("Reward before")
         );
-        is_first(&by_step, ">+0.500<");
-        is_first(&sorted(Sort::Reward, false), ">-0.250<");
+        is_first(&by_step, ">+0.5000<");
+        is_first(&sorted(Sort::Reward, false), ">-0.2500<");
         let by_length = sorted(Sort::Length, true);
         assert!(by_length.contains("largest first") && by_length.contains(">Tokens before<"), "{by_length}");
         is_first(&by_length, ">4</td><td class=\"number\">9</td><td class=\"number\">+5</td>");
@@ -399,8 +393,9 @@ mod tests {
     }
 
     #[test]
-    fn numbers_that_round_to_nothing_have_no_sign_and_empty_lists_no_range() {
-        assert_eq!([-0.0001, -0.001, 0.0, 1.5].map(decimal), ["0.000", "-0.001", "0.000", "1.500"]);
+    fn small_and_large_numbers_keep_their_digits_and_empty_lists_have_no_range() {
+        assert_eq!([2.5e-4, -1.2e-5, 7e8, -1e30].map(short), ["2.500e-4", "-1.200e-5", "7.000e8", "-1.000e30"]);
+        assert_eq!([2.5e-4, -0.5, 0.0, 13.5].map(signed), ["+2.500e-4", "-0.5000", "0", "+13.50"]);
         let query = Query::default();
         let page = pages("tea", &QueryParams::new(), &query, 0, 0).into_string();
         assert_eq!(page, "<p class=\"soft\">No completion fits these filters.</p>\n");

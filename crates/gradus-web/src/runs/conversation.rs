@@ -5,9 +5,11 @@ use gradus::html::Html;
 use gradus::run::database::{EpisodeRecord, TurnRecord};
 use gradus_environments::Reply;
 
+use super::page::short;
+
 /// Renders the turns of an episode, and the reason why it ended.
 pub fn conversation(episode: &EpisodeRecord) -> Html {
-    let reward = |reward: f64| html![" <span class=\"soft\">reward " (format!("{reward:.3}")) "</span>"];
+    let reward = |reward: f64| html![" <span class=\"soft\">reward " (short(reward)) "</span>"];
     let turn = |who: &'static str, class: &'static str, name: Html, text: &str| {
         html![
             "<li class=\"" (class) "\"><p class=\"who\">" (who) (name) "</p><div class=\"text\" dir=\"auto\">" (text) "</div></li>\n"
@@ -40,7 +42,7 @@ pub fn conversation(episode: &EpisodeRecord) -> Html {
     let class = if episode.failure.is_some() { "bad" } else { "soft" };
     html![
         "<ol class=\"episode\">\n" (turns) "</ol>\n<p class=\"small " (class) "\">" (end) (why) "."
-        (episode.reward.map(|of| html![" Reward of the episode: " (format!("{of:.3}")) "."])) "</p>\n"
+        (episode.reward.map(|of| html![" Reward of the episode: " (short(of)) "."])) "</p>\n"
     ]
 }
 

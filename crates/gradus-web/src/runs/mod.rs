@@ -25,9 +25,8 @@ use axum::routing::{get, post};
 use axum::{Extension, Form, Router};
 use gradus::comparison::{Comparison, Entry as Policy, WinRates};
 use gradus::html;
-use gradus::runs::{
-    Entry, Labels, Series, Settings, Snapshot, differences, history, last_warnings, metric_keys, series, snapshots,
-};
+use gradus::run::smoothing::thinned;
+use gradus::runs::{Entry, Labels, Settings, Snapshot, differences, history, last_warnings, metric_keys, snapshots};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -163,7 +162,7 @@ fn compare(entries: &[Entry]) -> (Vec<Vec<String>>, Option<WinRates>) {
 }
 
 /// Returns the curves of a run: steps and values of each metric. With `from` and `to`, only of those steps and of `metric`. Long curves are
-/// averaged between their first and last value; `averaged` then contains the number of values.
+/// averaged between their first and last value; `averaged` then contains the number of values. A value that is not finite is `null`.
 async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) -> PageResult {
     let path = find(&app, first(&params, "run").unwrap_or_default())?;
     let metric = first(&params, "metric").map(str::to_owned);
@@ -175,12 +174,12 @@ async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) 
         keys.retain(|key| metric.as_ref().is_none_or(|metric| metric == key));
         let (mut all, mut averaged) = (Map::new(), Map::new());
         for key in &keys {
-            let mut found = series(&rows, key);
-            found.points.retain(|(step, _)| (from..=to).contains(step));
-            if found.points.len() > POINTS {
-                averaged.insert(key.clone(), json!(found.points.len()));
+            let points = rows.iter().filter_map(|row| Some((row.step as f64, row.values.get(key)?)));
+            let points: Vec<(f64, f64)> = points.filter(|(step, _)| (from..=to).contains(step)).collect();
+            if points.len() > POINTS {
+                averaged.insert(key.clone(), json!(points.len()));
             }
-            let points = shortened(found);
+            let points = shortened(points);
             if !points.is_empty() {
                 all.insert(key.clone(), points.into_iter().map(|(step, value)| json!([step, value])).collect());
             }
@@ -194,14 +193,12 @@ async fn curves(State(app): State<Arc<App>>, Query(params): Query<QueryParams>) 
 }
 
 /// Averages a curve with more than [`POINTS`] values. Its first and last value stay as they are, because pages show them as numbers.
-fn shortened(found: Series) -> Vec<(f64, f64)> {
-    let Series { key, points } = found;
+fn shortened(points: Vec<(f64, f64)>) -> Vec<(f64, f64)> {
     if points.len() <= POINTS {
         return points;
     }
     let last = points.len() - 1;
-    let middle = Series { key, points: points[1..last].to_vec() }.thinned(POINTS - 2);
-    [&points[..1], middle.points.as_slice(), &points[last..]].concat()
+    [&points[..1], thinned(&points[1..last], POINTS - 2).as_slice(), &points[last..]].concat()
 }
 
 /// Returns the state of a run for a page that waits: its status, if any, and whether a process that was started here is still running.
@@ -248,8 +245,7 @@ mod tests {
     #[test]
     fn long_curves_keep_their_first_and_last_value() {
         let of = |count: usize| {
-            let points = (1..=count).map(|step| (step as f64, if step == count { 9.0 } else { 1.0 })).collect();
-            shortened(Series { key: "loss".into(), points })
+            shortened((1..=count).map(|step| (step as f64, if step == count { 9.0 } else { 1.0 })).collect())
         };
         assert_eq!(of(POINTS).len(), POINTS);
         let long = of(2 * POINTS);

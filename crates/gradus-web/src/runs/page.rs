@@ -38,8 +38,8 @@ pub fn figure(entry: &Entry) -> Html {
     html![(breakable(&figure.key)) " " (short(figure.last)) (worse)]
 }
 
-/// Formats a number with significant digits.
-fn short(value: f64) -> String {
+/// Formats a number with four significant digits.
+pub fn short(value: f64) -> String {
     match value.abs() {
         0.0 => "0".into(),
         size if (1e-3..1e6).contains(&size) => {
@@ -48,6 +48,12 @@ fn short(value: f64) -> String {
         }
         _ => format!("{value:.3e}"),
     }
+}
+
+/// Formats a change or a contribution: like [`short`], with its sign.
+pub fn signed(value: f64) -> String {
+    let sign = if value > 0.0 { "+" } else { "" };
+    format!("{sign}{}", short(value))
 }
 
 /// Formats an elapsed time.
@@ -175,7 +181,7 @@ pub fn one(
         .is_file()
         .then(|| html!["<p><a href=\"" (address("completions", &entry.name)) "\">Completions</a></p>\n"]);
     html![
-        "<p data-state=\"" (entry.state.name()) "\">" (badge(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (reason)]))
+        "<p data-state=\"" (entry.state.name()) "\">" (badge(entry)) ", step <span id=\"step\">" (entry.step) "</span>" (steps) (entry.reason.as_ref().map(|reason| html![": " (with_code(reason))]))
         "</p>\n" (alerts(entry, warnings)) (progress(entry)) (actions) (curves(&[entry])) (completions)
         "<h2>Tags</h2>\n<div class=\"row\">" (entry.tags.iter().map(tag).collect::<Vec<_>>()) (add) "</div>\n"
         (configuration(settings))

@@ -133,14 +133,16 @@ impl Lists {
         }
     }
 
-    /// Returns the name of a path in a list.
+    /// Returns the name of a path in a list. The path of a run stands for its model, as in a configuration.
     pub fn name(&self, takes: Takes, path: &Path) -> Option<&str> {
+        let path = match takes {
+            Takes::Model | Takes::Reward => model_of(path).ok()?,
+            _ => path.to_owned(),
+        };
+        let real = path.canonicalize().ok();
         let is_it = |name: &&str| {
             let known = self.path(takes, name);
-            known.is_some_and(|known| {
-                known == path
-                    || known.canonicalize().is_ok_and(|known| path.canonicalize().is_ok_and(|path| known == path))
-            })
+            known.is_some_and(|known| known == path || (real.is_some() && known.canonicalize().ok() == real))
         };
         self.names(takes).into_iter().find(is_it)
     }
@@ -157,10 +159,20 @@ impl Lists {
     }
 }
 
-/// Returns the fields of a method: the flags that are offered.
+/// Returns the fields of a method: the flags that are offered. The defaults are those of an empty field.
 pub fn fields(method: &str) -> Vec<(FlagSpec, Takes)> {
-    let all = flags(&Schema::run_config(), Scope::Method(method));
-    all.into_iter().filter_map(|spec| takes(&spec).map(|takes| (spec, takes))).collect()
+    let schema = Schema::run_config();
+    // A part such as `lora` is left out if all of its fields are empty, and then its defaults have no effect.
+    let is_of_optional_part =
+        |key: &str| key.match_indices('.').any(|(at, _)| schema.field(&key[..at]).is_some_and(|part| part.nullable));
+    let offered = |mut spec: FlagSpec| {
+        let takes = takes(&spec)?;
+        if is_of_optional_part(&spec.key) {
+            spec.default = None;
+        }
+        Some((spec, takes))
+    };
+    flags(&schema, Scope::Method(method)).into_iter().filter_map(offered).collect()
 }
 
 /// Returns the field that a message names in backticks: by its key, by the last part of its key, or by its flag.
@@ -409,6 +421,23 @@ pub(super) mod tests {
             assert_eq!(given("sft", &lists, &form), Err(vec![Problem::of(Some("mix"), problem.to_owned())]));
         }
         assert!(given("sft", &lists, &filled(&[("mix-data", "cups/"); MIXED + 1])).is_err());
+    }
+
+    #[test]
+    fn the_path_of_a_run_stands_for_its_model() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let run = folder.path().join("sft");
+        std::fs::create_dir_all(run.join("model")).expect("a folder");
+        for file in ["config.yml", "metrics.jsonl", "model/config.json"] {
+            std::fs::write(run.join(file), "").expect("written");
+        }
+        let models = vec![ModelEntry { name: "sft".into(), path: run.clone(), kind: Kind::Language }];
+        let lists = Lists { models, ..lists() };
+        for path in [run.clone(), run.join("model")] {
+            assert_eq!(lists.name(Takes::Model, &path), Some("sft"), "{}", path.display());
+        }
+        assert_eq!(lists.name(Takes::Model, folder.path()), None);
+        assert_eq!(lists.name(Takes::Reward, &run), None);
     }
 
     #[test]

@@ -92,6 +92,12 @@ const SEEN: usize = 8;
 /// Field of the maximum length of a completion.
 const LENGTH: &str = "max-new-tokens";
 
+/// Field that makes a run train an adapter.
+const LORA_RANK: &str = "lora-rank";
+
+/// Says what a run trains if no field of the adapter has a value.
+const WITHOUT_LORA: &str = " If all fields of LoRA are empty, the run trains all weights.";
+
 /// Maximum number of bytes read from the first row of a file.
 const ROW_BYTES: u64 = 1 << 16;
 
@@ -146,39 +152,68 @@ fn is_useful(path: &Path, method: &MethodConfig) -> bool {
     recognize(&row, &LoadOptions::needing(method.method().need())).is_ok()
 }
 
-/// Returns the form with the settings of another run, and the keys that were set there but have no field.
-pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (QueryParams, Vec<String>) {
+/// Keys of a run that a form does not show.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct KeysLeft {
+    /// Keys without a field.
+    without_field: Vec<String>,
+    /// Keys with a model or data outside of the lists.
+    outside: Vec<String>,
+}
+
+/// Returns the form with the settings of another run, and the keys that were set there but are not in the form.
+pub fn of_run(method: &str, settings: &Settings, lists: &Lists) -> (QueryParams, KeysLeft) {
     /// Every run has its own values, which the server sets.
     const OWN: [&str; 2] = ["output_dir", "train.device"];
     let fields = fields(method);
-    let (mut filled, mut left) = (QueryParams::new(), Vec::new());
+    let (mut filled, mut left) = (QueryParams::new(), KeysLeft::default());
     for key in settings.keys.iter().filter(|key| key.is_set && !OWN.contains(&key.path.as_str())) {
         let Some(value) = settings.text(&key.path) else { continue };
-        // Files write lists with brackets, fields without.
-        let value = match value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')) {
-            Some(list) => list.replace(", ", ","),
-            None => value,
-        };
         // `data: FILE` is short for `data: { from: FILE }`.
         let is_it = |spec: &FlagSpec| spec.key.strip_suffix(".from").unwrap_or(&spec.key) == key.path;
-        let known = fields.iter().find(|(spec, _)| is_it(spec));
-        let value = known.and_then(|(_, takes)| match takes {
-            Takes::Model | Takes::Reward | Takes::Data => lists.name(*takes, Path::new(&value)).map(str::to_owned),
-            Takes::Mix => None,
-            Takes::Switch | Takes::Number | Takes::Word | Takes::Text | Takes::Task => Some(value),
-        });
-        match known.zip(value) {
-            Some(((spec, _), value)) => filled.push((spec.name.clone(), value)),
-            None => left.push(key.path.clone()),
-        }
+        let Some((spec, takes)) = fields.iter().find(|(spec, _)| is_it(spec)) else {
+            left.without_field.push(key.path.clone());
+            continue;
+        };
+        let value = match takes {
+            Takes::Model | Takes::Reward | Takes::Data => match lists.name(*takes, Path::new(&value)) {
+                Some(name) => name.to_owned(),
+                None => {
+                    left.outside.push(key.path.clone());
+                    continue;
+                }
+            },
+            Takes::Mix => {
+                left.without_field.push(key.path.clone());
+                continue;
+            }
+            Takes::Switch | Takes::Number | Takes::Word | Takes::Text | Takes::Task => as_typed(&spec.kind, value),
+        };
+        filled.push((spec.name.clone(), value));
     }
     (filled, left)
 }
 
+/// Returns a value of a file as a field has it: files write lists with brackets, fields without. The brackets of any other value belong to it.
+fn as_typed(kind: &FlagKind, value: String) -> String {
+    let list = value.strip_prefix('[').and_then(|rest| rest.strip_suffix(']'));
+    match (kind, list) {
+        (FlagKind::WordList(_) | FlagKind::Numbers, Some(list)) => list.replace(", ", ","),
+        _ => value,
+    }
+}
+
 /// Renders a note about a form that was filled from another run.
-pub fn duplicated(run: &str, left: &[String]) -> Html {
-    let left = (!left.is_empty()).then(|| html![" This form has no field for these, so set them again or use the terminal: <code>" (left.join(", ")) "</code>."]);
-    html!["<p class=\"note\">The settings of <a href=\"" (address("show", run)) "\">" (run) "</a>." (left) "</p>\n"]
+pub fn duplicated(run: &str, left: &KeysLeft) -> Html {
+    let note = |what: &'static str, keys: &[String]| {
+        (!keys.is_empty())
+            .then(|| html![" " (what) ", so set them again or use the terminal: <code>" (keys.join(", ")) "</code>."])
+    };
+    html![
+        "<p class=\"note\">The settings of <a href=\"" (address("show", run)) "\">" (run) "</a>."
+        (note("These models and data are not below this folder", &left.outside))
+        (note("This form cannot show these", &left.without_field)) "</p>\n"
+    ]
 }
 
 pub(super) fn option(value: &str, words: &str, is_chosen: bool) -> Html {
@@ -266,10 +301,12 @@ impl Form<'_> {
             let other = is_other.then(|| option(value, value, true));
             select(choices.iter().map(|choice| option(choice, choice, *choice == value)).chain(other).collect())
         };
+        let is_lora = spec.name == LORA_RANK;
+        let empty = if is_lora { "no adapter".to_owned() } else { usual.clone().unwrap_or_default() };
         let input = |kind: &'static str| {
             html![
-                "<input id=\"" (spec.name) "\" name=\"" (spec.name) "\" value=\"" (value) "\" inputmode=\"" (kind) "\" placeholder=\""
-                (usual.clone().unwrap_or_default()) "\" autocomplete=\"off\"" (marks) ">"
+                "<input id=\"" (spec.name) "\" name=\"" (spec.name) "\" value=\"" (value) "\" inputmode=\"" (kind) "\" placeholder=\"" (empty)
+                "\" autocomplete=\"off\"" (marks) ">"
             ]
         };
         let own = match takes {
@@ -289,7 +326,7 @@ impl Form<'_> {
         let wrong = wrong.map(|problem| html!["<p class=\"bad small about-field\" id=\"problem-" (spec.name) "\">" (explained(problem)) "</p>\n"]);
         html![
             "<div class=\"one-field\"><label for=\"" (spec.name) "\">" (label(&spec.name)) "</label>" (own) (wrong) "<p class=\"small soft about-field\" id=\"about-" (spec.name) "\">"
-            (with_code(&spec.doc)) "</p></div>\n"
+            (with_code(&spec.doc)) (is_lora.then_some(WITHOUT_LORA)) "</p></div>\n"
         ]
     }
 
@@ -469,7 +506,39 @@ mod tests {
         ];
         let expected: QueryParams =
             expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-        assert_eq!((filled, left), (expected, vec!["eval_data".to_owned()]));
+        let left_out = KeysLeft { outside: vec!["eval_data".to_owned()], ..KeysLeft::default() };
+        assert_eq!((filled, left), (expected, left_out));
+    }
+
+    #[test]
+    fn only_lists_lose_their_brackets_in_the_form() {
+        let text = "method:\n  grpo:\n    stop: [a] # set\nreward:\n  rule:\n    regex: \"[aeiou]\" # set\n    \
+                    substring: \"[ab], [cd]\" # set\ntrain:\n  adam_betas: [0.8, 0.99] # set\n";
+        let settings = Settings::parse(text).expect("settings");
+        let (filled, left) = of_run("grpo", &settings, &lists());
+        let value = |name: &str| first(&filled, name);
+        assert_eq!(value("reward-rule-regex"), Some("[aeiou]"));
+        assert_eq!(value("reward-rule-substring"), Some("[ab], [cd]"));
+        assert_eq!(value("adam-betas"), Some("0.8,0.99"));
+        let note = duplicated("tea", &left).into_string();
+        assert!(note.contains("This form cannot show these") && note.contains("method.grpo.stop"), "{note}");
+        let settings = Settings::parse("method:\n  dpo:\n    loss_type: [sigmoid, sft] # set\n").expect("settings");
+        assert_eq!(first(&of_run("dpo", &settings, &lists()).0, "loss-type"), Some("sigmoid,sft"));
+    }
+
+    #[test]
+    fn an_empty_field_of_an_adapter_does_not_promise_one() {
+        let (method, lists) = (method("sft"), lists());
+        let form = Form { method: &method, lists: &lists, filled: &QueryParams::new(), problems: &[] };
+        let all = fields("sft");
+        let field = |name: &str| {
+            let (spec, takes) = all.iter().find(|(spec, _)| spec.name == name).expect("a field");
+            form.field(spec, *takes).into_string()
+        };
+        let rank = field("lora-rank");
+        assert!(rank.contains("placeholder=\"no adapter\"") && rank.contains("the run trains all weights"), "{rank}");
+        assert!(field("lora-alpha").contains("placeholder=\"\""), "{}", field("lora-alpha"));
+        assert!(field("epochs").contains("placeholder=\"1.0\""), "{}", field("epochs"));
     }
 
     #[test]

@@ -26,6 +26,11 @@ pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
     };
     let data = folder.join(format!("{name}.jsonl"));
     std::fs::write(&data, format!("{}\n{}\n", row("Is the tea warm?"), row("What is blue?"))).expect("written");
+    create(folder, name, &data, labels, annotators, 2);
+}
+
+/// Creates a project from a file of `tasks` rows.
+fn create(folder: &Path, name: &str, data: &Path, labels: &str, annotators: usize, tasks: usize) {
     let new = NewProject {
         name: name.into(),
         data: data.to_string_lossy().into_owned(),
@@ -37,7 +42,7 @@ pub fn project(folder: &Path, name: &str, labels: &str, annotators: usize) {
         uncertain_to: None,
         device: DeviceChoice::cpu(),
     };
-    assert_eq!(new_project(folder, &new, &mut |_, _| {}).expect("a project"), 2);
+    assert_eq!(new_project(folder, &new, &mut |_, _| {}).expect("a project"), tasks);
 }
 
 /// Creates a project with preference strengths in which two people disagree, imported from an export of another tool.
@@ -136,6 +141,60 @@ pub fn mark(browser: &mut Browser) {
     }
     select(browser, 4, 7);
     browser.click(".popup input[value=Redundant]");
+}
+
+#[test]
+fn undo_takes_back_a_mark_or_a_comment_but_not_both() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    project(folder.path(), "fine", "fine-grained", 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
+    next(&mut browser, &server, "fine");
+    let is = |no_error: bool, comment: &str| {
+        format!(
+            "document.getElementById('no-error').checked === {no_error} && document.getElementById('feedback').value === '{comment}'"
+        )
+    };
+    browser.click("#no-error");
+    fill(&mut browser, "#feedback", "Unclear.");
+    browser.click("#undo");
+    browser.wait(&is(true, ""));
+    browser.click("#redo");
+    browser.wait(&is(true, "Unclear."));
+    browser.click("#no-error");
+    browser.wait(&is(false, "Unclear."));
+    browser.click("#undo");
+    browser.wait(&is(true, "Unclear."));
+    browser.reload();
+    ready(&mut browser);
+    browser.wait(&is(true, "Unclear."));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn typing_a_letter_and_deleting_it_is_no_correction() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let data = folder.path().join("lines.jsonl");
+    let answer = "The tea.\r\nIt is warm.";
+    let row = json!({ "question": "Is the tea warm?", "gold": "Yes.", "prediction 1": answer });
+    std::fs::write(&data, format!("{row}\n")).expect("written");
+    create(folder.path(), "lines", &data, "fine-grained", 1, 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Owner);
+    next(&mut browser, &server, "lines");
+    assert_eq!(browser.text(".answer-text"), "The tea.\nIt is warm.");
+    browser.click("#no-error");
+    browser.wait("!document.getElementById('submit').disabled");
+    for text in ["The tea.\nIt is warm.x", "The tea.\nIt is warm."] {
+        fill(&mut browser, "#correction", text);
+        let is_same = text.ends_with('.');
+        browser.wait(&format!("document.getElementById('submit').disabled !== {is_same}"));
+    }
+    browser.wait("document.getElementById('status').textContent === 'Saved'");
+    assert_eq!(kept(folder.path(), "lines")[0]["answer"]["correction"], Value::Null);
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
 #[test]
@@ -449,18 +508,7 @@ fn marking(folder: &Path, answer: &str) {
     let labels = folder.join("labels.yml");
     let set = "name: Marks\nspans:\n  - { name: odd, label: Odd, color: \"#111111\" }\n  - { name: bad, label: Bad, color: \"#E7040F\" }\n";
     std::fs::write(&labels, set).expect("written");
-    let new = NewProject {
-        name: "marks".into(),
-        data: data.to_string_lossy().into_owned(),
-        labels: labels.to_string_lossy().into_owned(),
-        annotators: 1,
-        lease_minutes: LEASE_MINUTES,
-        max_tasks: None,
-        sampled: None,
-        uncertain_to: None,
-        device: DeviceChoice::cpu(),
-    };
-    new_project(folder, &new, &mut |_, _| {}).expect("a project");
+    create(folder, "marks", &data, &labels.to_string_lossy(), 1, 1);
 }
 
 fn marks(folder: &Path, project: &str) -> Vec<(String, u64, u64)> {
@@ -575,6 +623,33 @@ fn answers_are_shown_by_letters_in_neutral_colors() {
         if a < b { (format!("{}v{}", a + 1, b + 1), "first") } else { (format!("{}v{}", b + 1, a + 1), "second") };
     assert_eq!(kept(folder.path(), "pairs")[0]["answer"]["ranks"], json!({ pair: rank }));
     assert_eq!(kept(folder.path(), "pairs")[0]["shown"]["order"], order);
+    // Each digit is for the next pair.
+    for _ in 0..5 {
+        browser.key("2", 0);
+    }
+    browser.wait("Object.keys(answer.ranks).length === 6 && !document.getElementById('submit').disabled");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn the_key_0_chooses_0_on_a_scale() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    let (data, labels) = (folder.path().join("scale.jsonl"), folder.path().join("scale.yml"));
+    let row = json!({ "question": "Q?", "prediction 1": "A." });
+    std::fs::write(&data, format!("{row}\n")).expect("written");
+    std::fs::write(
+        &labels,
+        "name: Scale\nquestions:\n  - { name: tone, question: The tone is right., from: 0, to: 2 }\n",
+    )
+    .expect("written");
+    create(folder.path(), "scale", &data, &labels.to_string_lossy(), 1, 1);
+    let server = Server::over(folder.path());
+    sign_in(&mut browser, &server, folder.path(), "ada", Role::Annotator);
+    next(&mut browser, &server, "scale");
+    browser.key("0", 0);
+    browser.wait("answer.questions.tone === 0 && !document.getElementById('submit').disabled");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
 }
 
 #[test]

@@ -150,7 +150,7 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     // Completions are shown as text, not interpreted.
     browser.go(&at("/runs/completions?run=tea/first&step=2&sort=reward&order=down"));
     assert!(browser.text("main").contains("1 to 25 of 30"));
-    assert_eq!(browser.text("tbody tr:first-child td:nth-child(4)"), "13.500");
+    assert_eq!(browser.text("tbody tr:first-child td:nth-child(4)"), "13.50");
     browser.go(&at("/runs/completions?run=tea/first&text=Is+tea+3+"));
     assert!(browser.text("main").contains("<b>no</b>\\u{1b}[2J") && browser.text("main").contains("1 to 2 of 2"));
     assert_eq!(browser.eval("document.querySelectorAll('td b').length"), 0);
@@ -159,8 +159,8 @@ fn runs_are_listed_filtered_tagged_compared_and_followed() {
     browser.go(&at("/runs/completions?run=tea/first&step=2"));
     let expected = json!([
         ["It", "+0.2500", "worth better-1"],
-        [" is", "-1.5000", "worth worse-2"],
-        [" warm", "+3.0000", "worth better-3"]
+        [" is", "-1.500", "worth worse-2"],
+        [" warm", "+3.000", "worth better-3"]
     ]);
     assert_eq!(browser.eval(colors), expected);
     assert_eq!(browser.text("tbody tr:nth-child(4) .worth"), "<b>");
@@ -547,6 +547,98 @@ fn curves_show_what_there_is_and_say_what_they_leave_out() {
 }
 
 #[test]
+fn a_drag_zooms_wherever_it_ends_and_whatever_redraws_the_curves() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), "tea", "sft", 2.0, "1e-5");
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/runs/show?run=tea&metric=loss", server.host()));
+    browser.wait("document.querySelector('#plot svg')");
+    browser.eval("document.getElementById('plot').scrollIntoView({ block: 'center' })");
+    let place = browser.eval("(() => { const r = document.querySelector('#plot svg').getBoundingClientRect(); return [r.x, r.y, r.width, r.height] })()");
+    let number = |i: usize| place[i].as_f64().expect("a place");
+    let (x, y) = (number(0) + number(2) / 2.0, number(1) + number(3) / 2.0);
+    let below = number(1) + number(3) + 60.0;
+    let drag = |browser: &mut Browser, x: f64, y: f64| {
+        let event = json!({ "type": "mouseMoved", "x": x, "y": y, "button": "left", "buttons": 1 });
+        browser.call("Input.dispatchMouseEvent", event);
+    };
+    let is_zoomed = "!document.getElementById('whole').hidden";
+    // A press outside of the plot begins nothing.
+    browser.mouse("mouseMoved", x, below);
+    browser.mouse("mousePressed", x, below);
+    drag(&mut browser, x, y);
+    browser.mouse("mouseReleased", x, y);
+    assert_eq!(browser.eval(is_zoomed), false);
+    // A drag goes on when the curves of a running run are redrawn, and outside of the plot.
+    browser.mouse("mousePressed", x, y);
+    drag(&mut browser, x + 50.0, y);
+    browser.eval("dispatchEvent(new Event('resize'))");
+    drag(&mut browser, number(0) + number(2) + 20.0, below);
+    assert_eq!(browser.eval(is_zoomed), false);
+    browser.mouse("mouseReleased", number(0) + number(2) + 20.0, below);
+    browser.wait(is_zoomed);
+    let address = browser.eval("location.search").as_str().expect("a text").to_owned();
+    assert!(address.ends_with("&to=40"), "until the last step: {address}");
+    // Nothing of the drag stays, and neither does the line under a pointer that left.
+    assert_eq!(browser.eval("document.querySelector('#plot .zoom').getAttribute('width')"), "0");
+    browser.mouse("mouseMoved", x, y);
+    assert_eq!(browser.eval("document.querySelector('#plot .cross').getAttribute('visibility')"), "visible");
+    browser.mouse("mouseMoved", x, below);
+    assert_eq!(browser.eval("document.querySelector('#plot .cross').getAttribute('visibility')"), "hidden");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn a_zoom_over_tokens_shows_every_value() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), "tea", "sft", 2.0, "1e-5");
+    let row = |step: usize| format!("{}\n", json!({ "step": step, "loss": 1.0, "num_tokens": 1000 * step }));
+    let rows: String = (1..=20_000).map(row).collect();
+    fs::write(folder.path().join("tea/metrics.jsonl"), rows).expect("written");
+    let server = Server::over(folder.path());
+    let steps = "[...document.querySelectorAll('#values tbody td:first-child')].map(e => Number(e.textContent))";
+    // Each average is over ten steps, so the first range may have none.
+    for (from, to) in [(5002, 5004), (5000, 5100)] {
+        let zoom = format!("axis=num_tokens&from={}&to={}", 1000 * from, 1000 * to);
+        browser.go(&format!("http://{}/runs/show?run=tea&metric=loss&{zoom}", server.host()));
+        browser.wait(&format!("{steps}.length === {}", to - from + 1));
+        let expected: Vec<i32> = (from..=to).map(|step| 1000 * step).collect();
+        assert_eq!(browser.eval(steps), json!(expected));
+    }
+    // The last number of the axis is whole.
+    browser.go(&format!("http://{}/runs/show?run=tea&metric=loss&axis=num_tokens", server.host()));
+    browser.wait("document.querySelector('#plot svg')");
+    let room = "document.querySelector('#plot svg').getBoundingClientRect().right - \
+                [...document.querySelectorAll('#plot .tick')].pop().getBoundingClientRect().right";
+    assert!(browser.eval(room).as_f64().is_some_and(|room| room >= 0.0), "{}", browser.eval(room));
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
+fn values_that_are_not_finite_break_the_line_and_are_counted() {
+    let Some(mut browser) = Browser::open() else { return };
+    let folder = tempfile::tempdir().expect("a folder");
+    run(folder.path(), "tea", "sft", 2.0, "1e-5");
+    let row = |step: usize| {
+        let loss = if matches!(step, 4..=6 | 10) { Value::Null } else { json!(step) };
+        format!("{}\n", json!({ "step": step, "loss": loss, "grad_norm": null }))
+    };
+    let rows: String = (1..=10).map(row).collect();
+    fs::write(folder.path().join("tea/metrics.jsonl"), rows).expect("written");
+    let server = Server::over(folder.path());
+    browser.go(&format!("http://{}/runs/show?run=tea", server.host()));
+    browser.wait("document.querySelectorAll('#plot polyline').length === 2");
+    assert_eq!(browser.text("#averages"), "4 values are not finite and cannot be drawn.");
+    assert!(browser.text("#legend").contains(": not finite at step 10"), "{}", browser.text("#legend"));
+    assert_eq!(browser.text(".tile strong"), "not finite");
+    browser.click(".panel[data-metric=grad_norm]");
+    browser.wait("document.getElementById('plot').textContent === 'No finite values.'");
+    assert_eq!(browser.complaints(), Vec::<String>::new());
+}
+
+#[test]
 fn episodes_are_shown_as_conversations() {
     let Some(mut browser) = Browser::open() else { return };
     let folder = tempfile::tempdir().expect("a folder");
@@ -556,7 +648,7 @@ fn episodes_are_shown_as_conversations() {
     browser.go(&format!("http://{}/runs/completions?run=game", server.host()));
     let turns = browser.eval("[...document.querySelectorAll('.episode li')].map(e => [e.className, e.innerText])");
     let expected = json!([
-        ["turn-policy", "Policy reward 0.500\n\n<b>50</b>"],
+        ["turn-policy", "Policy reward 0.5000\n\n<b>50</b>"],
         ["turn-reply", "Tool compare\n\nlower"],
         ["turn-policy", "Policy\n\n25"],
         ["turn-reply", "Environment, not read\n\nright"],

@@ -64,7 +64,8 @@ fn segments_have_the_worth_and_the_label_that_each_part_gives_them() {
     }
     assert!(facts != 0.0, "{thread}");
     // The page shows exactly the text of the answer, escaped.
-    let shown = visible(&completion).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
+    let shown =
+        visible(&completion.replace("\r\n", "\n")).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;");
     let shown = shown.replace('"', "&quot;").replace('\'', "&#39;");
     assert!(shown.contains(text.trim()), "{shown:?} {text:?}");
     // In the total, each part is multiplied by its own weight and by the weight of its reward in the mix.

@@ -482,6 +482,20 @@ fn what_is_wrong_is_said_in_openais_form() {
         ),
         (
             "/v1/completions",
+            r#"{"model": "gpt2", "prompt": "a", "stream": true, "stream_options": {"continuous_usage_stats": true}}"#,
+            "`stream_options.continuous_usage_stats` is not a field that this server knows: leave it out".into(),
+            json!("stream_options.continuous_usage_stats"),
+            json!("unknown_parameter"),
+        ),
+        (
+            "/inference/v1/generate",
+            r#"{"model": "gpt2", "token_ids": [5], "stream_options": {"include_usage": true}}"#,
+            "`stream_options.include_usage` needs `stream: true`".into(),
+            json!("stream_options.include_usage"),
+            Value::Null,
+        ),
+        (
+            "/v1/completions",
             r#"{"model": "gpt2", "prompt": "a", "suffix": "b"}"#,
             "`suffix` is not supported by this server: leave it out".into(),
             json!("suffix"),
@@ -590,6 +604,18 @@ fn an_answer_ends_where_the_positions_of_the_model_end() {
         assert!(refused.body.contains(&format!("{positions} positions")), "{}", refused.body);
         let error = &refused.json()["error"];
         assert_eq!((&error["code"], &error["param"]), (&json!("context_length_exceeded"), &json!("prompt")), "{error}");
+        // A much longer text is refused before it is a list of ids.
+        let text = "a ".repeat(100_000);
+        let messages = json!([{ "role": "user", "content": text }]);
+        for (path, param, value) in
+            [("/v1/completions", "prompt", json!(text)), ("/v1/chat/completions", "messages", messages)]
+        {
+            let refused = server.post(path, &json!({ "model": model, param: value }));
+            let error = refused.json()["error"].clone();
+            assert_eq!((refused.status, &error["code"]), (400, &json!("context_length_exceeded")), "{error}");
+            assert_eq!(error["param"], param, "{error}");
+            assert!(error["message"].as_str().is_some_and(|message| message.contains("far more tokens")), "{error}");
+        }
     }
 }
 

@@ -102,6 +102,12 @@ fn others_need_the_token_that_was_printed() {
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (401, &json!("invalid_api_key")));
     let entered = server.get(&format!("/?token={token}"));
     assert_eq!((entered.status, entered.header("location")), (303, Some("/")), "the token leaves the address");
+    for (address, page) in [("/runs?sort=step&token=", "/runs?sort=step"), ("//evil.example/?token=", "/evil.example/")]
+    {
+        let entered = server.get(&format!("{address}{token}"));
+        assert_eq!((entered.status, entered.header("location")), (303, Some(page)));
+    }
+    assert_eq!(server.get(&format!("/v1/models?token={token}")).status, 200, "programs keep no cookies");
     let attributes = entered.header("set-cookie").expect("a cookie");
     assert!(attributes.contains("HttpOnly") && attributes.contains("SameSite=Lax"), "{attributes}");
     let cookie = entered.cookie().expect("a cookie");
@@ -143,6 +149,18 @@ fn names_from_outside_are_shown_and_not_obeyed() {
     assert!(page.contains("&lt;img src=x onerror=alert(1)&gt;\\u{202e}\\u{1b}[2J"), "{page}");
     // Programs receive the name unchanged.
     assert_eq!(server.get("/v1/models").json()["data"][0]["id"], hostile);
+}
+
+#[test]
+fn a_path_that_cannot_be_read_is_a_page_that_does_not_exist() {
+    let (_folder, server) = server();
+    for path in ["/chat/abc", "/chat/%ff", "/annotate/tea/task/abc"] {
+        let answer = server.get(path);
+        assert_eq!(answer.status, 404, "{path}");
+        assert!(answer.body.contains("There is no such page."), "{path}: {}", answer.body);
+    }
+    let answer = server.get("/v1/models/%ff");
+    assert_eq!((answer.status, &answer.json()["error"]["type"]), (404, &json!("invalid_request_error")));
 }
 
 #[test]

@@ -14,7 +14,7 @@ mod score;
 pub use crate::model::model_of;
 pub use chat::{
     Answer, AnswerEnd, Base, ChatFormat, ChatJudge, ChatModel, ChatOptions, ChatSettings, CompletionRequest, Flow,
-    JudgedPart, Piece, Prompter, SegmentsJudge, Session, TemplateInputs, TokenScore, score_text,
+    JudgedPart, Piece, PromptError, Prompter, SegmentsJudge, Session, TemplateInputs, TokenScore, score_text,
 };
 pub use classes::{ClassRow, ClassesOptions, PerScope, classes};
 pub use evaluate::{EvalKind, EvalOptions, EvalResult, ModelEvaluation, Prediction, evaluate};

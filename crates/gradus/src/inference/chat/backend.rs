@@ -23,6 +23,29 @@ pub struct TemplateInputs {
     pub variables: Map<String, Value>,
 }
 
+/// Reason why a prompt has no ids.
+#[derive(Debug)]
+pub enum PromptError {
+    /// It has far more tokens than the model has positions.
+    TooLong(Error),
+    /// Any other reason.
+    Other(Error),
+}
+
+impl From<Error> for PromptError {
+    fn from(error: Error) -> Self {
+        Self::Other(error)
+    }
+}
+
+impl From<PromptError> for Error {
+    fn from(error: PromptError) -> Self {
+        match error {
+            PromptError::TooLong(error) | PromptError::Other(error) => error,
+        }
+    }
+}
+
 /// A model with its files and its prompt format. Copies share the weights.
 #[derive(Clone)]
 pub(super) struct ChatBackend {
@@ -172,7 +195,7 @@ impl Prompter {
     ///
     /// # Errors
     /// As [`prompt_of`](Self::prompt_of).
-    pub fn begin(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<(Vec<u32>, bool)> {
+    pub fn begin(&self, messages: &[Message], inputs: &TemplateInputs) -> Result<(Vec<u32>, bool), PromptError> {
         let text = self.text_of(messages, inputs)?;
         let begins_inside = text.trim_end().ends_with(think::OPEN);
         // A template writes its own special tokens, except for those that an encoder expects around every text.
@@ -184,12 +207,12 @@ impl Prompter {
     ///
     /// # Errors
     /// If it is much longer than the model has positions.
-    fn ids(&self, name: &str, text: &str, special: bool) -> Result<Vec<u32>> {
-        let Some(limit) = self.positions else { return self.tokenizer.encode(text, special) };
+    fn ids(&self, name: &str, text: &str, special: bool) -> Result<Vec<u32>, PromptError> {
+        let Some(limit) = self.positions else { return Ok(self.tokenizer.encode(text, special)?) };
         self.tokenizer.encode_within(text, special, limit)?.ok_or_else(|| {
             let bytes = text.len();
-            Error::input(format!("{name} of {bytes} bytes has far more tokens than the model has positions ({limit})"))
-                .with_hint("shorten it")
+            let message = format!("{name} of {bytes} bytes has far more tokens than the model has positions ({limit})");
+            PromptError::TooLong(Error::input(message).with_hint("shorten it"))
         })
     }
 
@@ -205,7 +228,7 @@ impl Prompter {
     ///
     /// # Errors
     /// If it is much longer than the model has positions.
-    pub fn ids_of(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+    pub fn ids_of(&self, text: &str, add_special: bool) -> Result<Vec<u32>, PromptError> {
         self.ids("the prompt", text, add_special)
     }
 }

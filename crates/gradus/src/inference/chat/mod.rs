@@ -12,7 +12,7 @@ mod session;
 mod transcript;
 
 pub use answer::{Answer, AnswerEnd, Flow};
-pub use backend::{Prompter, TemplateInputs};
+pub use backend::{PromptError, Prompter, TemplateInputs};
 pub use judge::ChatJudge;
 pub use segments::{JudgedPart, SegmentsJudge};
 pub use session::{Base, CompletionRequest, Piece, Session, TokenScore, score_text};
