@@ -10,6 +10,7 @@ use gradus::config::{Plan, SweepDefinition};
 use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
 use gradus::run::SweepClaim;
+use gradus::run::metrics::smaller_is_better;
 use gradus::sweep::{PointResult, SweepResult, check_metric, is_finished, value};
 
 use super::cluster::{self, SlurmJob};
@@ -22,7 +23,7 @@ use crate::watch::{STOPPING, catch_interrupts, is_interrupted};
 /// Arguments of `gradus sweep`.
 #[derive(Debug, clap::Args)]
 pub struct SweepArgs {
-    /// Configuration file with `sweep:`, whose keys are `grid`, `random`, `seeds`, `metric` and `at_once`
+    /// Configuration file with `sweep:`, whose keys are `grid`, `random`, `seeds`, `metric`, `greater_is_better` and `at_once`
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Number of concurrent runs; they share the machine's threads. Default: from the file, otherwise 1
@@ -360,15 +361,17 @@ fn outputs(directory: &Path, overwrite: bool) -> gradus::Result<[OutputFile; 2]>
 }
 
 fn outcomes(sweep: &SweepDefinition, plans: &[Vec<Plan>]) -> gradus::Result<SweepResult> {
-    let first = plans.iter().flatten().next().map_or("eval_reward", Plan::best_metric);
-    let metric = sweep.metric.clone().unwrap_or_else(|| first.to_owned());
+    let first = plans.iter().flatten().next();
+    let metric = sweep.metric.as_deref().or(first.map(Plan::best_metric)).unwrap_or("eval_reward");
+    let of_best = || first.filter(|plan| plan.best_metric() == metric)?.train().greater_is_better;
+    let greater_is_better = sweep.greater_is_better.or_else(of_best).unwrap_or_else(|| !smaller_is_better(metric));
     let outcome = |(point, plans): (&gradus::config::SweepPoint, &Vec<Plan>)| {
-        let values = plans.iter().map(|plan| value(plan.output_dir(), &metric)).collect::<gradus::Result<Vec<_>>>()?;
+        let values = plans.iter().map(|plan| value(plan.output_dir(), metric)).collect::<gradus::Result<Vec<_>>>()?;
         let values = values.into_iter().flatten().filter(|value| value.is_finite()).collect();
         Ok(PointResult { name: point.name.clone(), settings: point.settings.clone(), values, runs: plans.len() })
     };
     let points = sweep.points.iter().zip(plans).map(outcome).collect::<gradus::Result<Vec<_>>>()?;
-    Ok(SweepResult::of(&metric, points))
+    Ok(SweepResult::of(metric, greater_is_better, points))
 }
 
 fn last_line(log: &Path) -> String {

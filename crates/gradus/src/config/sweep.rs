@@ -40,6 +40,8 @@ struct SweepConfig {
     seeds: Vec<u64>,
     /// Metric to compare. Default: the one that selects `best/`.
     metric: Option<String>,
+    /// Whether larger values of the metric are better. Default: as for `best/` if it is the metric that selects it, else by its name.
+    greater_is_better: Option<bool>,
     /// Number of runs at the same time. Default 1.
     #[serde(default = "one")]
     at_once: usize,
@@ -76,6 +78,8 @@ pub struct SweepDefinition {
     pub output_dir: PathBuf,
     /// Metric to compare; `None` means the one that selects `best/`.
     pub metric: Option<String>,
+    /// Whether larger values of the metric are better; `None`: as for `best/` if it is the metric that selects it, else by its name.
+    pub greater_is_better: Option<bool>,
     /// Number of runs at the same time.
     pub at_once: usize,
     /// Points to try.
@@ -186,7 +190,8 @@ impl SweepDefinition {
             return Err(Error::Config(problems));
         }
         let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has no values to try".into()))?;
-        Ok(Self { output_dir, metric: config.metric, at_once: config.at_once, points: found, notes: Vec::new() })
+        let SweepConfig { metric, greater_is_better, at_once, .. } = config;
+        Ok(Self { output_dir, metric, greater_is_better, at_once, points: found, notes: Vec::new() })
     }
 }
 

@@ -75,6 +75,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "model",
             "plugin",
             "rollout",
+            "run",
             "task",
             "trackers",
             "gradus_environments",
