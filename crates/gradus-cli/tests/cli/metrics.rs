@@ -28,6 +28,12 @@ fn json_has_values_intervals_and_every_row() {
     assert_eq!((&off["intervals"], &off["metrics"]["exact_match"]), (&json!({}), &json!(1.0)));
 }
 
+#[test]
+fn metrics_of_one_name_are_numbered() {
+    let found = measured(&CliTest::with("rows.jsonl", ROWS), &["exact_match,exact_match"]);
+    assert_eq!(found["metrics"], json!({ "exact_match": 0.5, "exact_match_2": 0.5 }));
+}
+
 /// Rows with the same prompt are its samples. They are drawn together, wherever they are.
 #[test]
 fn an_interval_is_over_prompts_with_all_their_rows() {

@@ -151,6 +151,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "algorithm",
             "data",
             "device",
+            "evaluation",
             "machine",
             "method",
             "metric",
