@@ -344,6 +344,11 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
                 format!("there is no perplexity: e to the power of the loss, {loss}, is too large for a number");
             measured.remarks.push(remark);
         }
+    } else {
+        ["loss", "perplexity"].into_iter().for_each(|name| measured.metrics.set(name, f64::NAN));
+        let most = options.max_length;
+        let why = format!("within {most} tokens (`--max-length`), no row has a token to predict");
+        measured.remarks.push(format!("`loss` and `perplexity` are undefined: {why}"));
     }
     if rows.iter().any(|row| matches!(row.data, RowData::Preference { .. })) {
         // Metrics of pairs name the answer that they belong to, as `rewards/chosen` does.
