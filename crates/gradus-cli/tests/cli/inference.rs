@@ -349,6 +349,10 @@ fn generate_refuses_prompts_without_room() {
         "error: prompt 1 has 5 tokens; with `max_new_tokens` 190 it exceeds the model's 192 positions\n\
          hint: shorten the prompt or lower `--max-new-tokens`\n",
     );
+    test.write("prompts.jsonl", &format!("{{\"prompt\": \"{}\"}}\n", "The tea is good. ".repeat(200)));
+    let long = ["generate", "--model", &fixture_model("gpt2"), "--prompts", "prompts.jsonl", "--max-new-tokens", "1"];
+    let run = test.run(&long);
+    assert!(run.code == 1 && run.stderr.ends_with("hint: shorten the prompt\n"), "{run:?}");
 }
 
 #[test]

@@ -103,6 +103,9 @@ fn what_is_wrong_is_named_with_its_place() {
     let expected = "rows.jsonl:2: `chrf`: no references to compare with (column `references` or `reference`)";
     let hint = "`--skip-bad-rows` leaves bad rows out, `gradus data check` lists them";
     test.fails(&eval("chrf"), 1, &format!("measuring\nerror: {expected}\nhint: {hint}\n"));
+    test.write("messages.jsonl", "{\"completion\": [], \"reference\": \"a\"}\n");
+    let run = test.run(&["eval", "--data", "messages.jsonl", "--metrics", "chrf"]);
+    assert!(run.code == 1 && run.stderr.contains("column `completion` holds [], expected text"), "{run:?}");
     test.fails(&eval("crf"), 1, "error: no metric is called `crf`\nhint: did you mean `chrf`?\n");
 }
 

@@ -176,8 +176,9 @@ fn read(options: &MetricOptions) -> Result<(Vec<(RowLocation, Row)>, RowErrors)>
 
 /// Reads a row from its columns. If there is a `prediction`, the `completion` is the answer of the row that the prediction was made for.
 fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
-    let prediction = match columns.shift_remove("prediction").or_else(|| columns.shift_remove("completion")) {
-        Some(value) => text("prediction", value)?,
+    let found = ["prediction", "completion"].into_iter().find_map(|name| Some((name, columns.shift_remove(name)?)));
+    let prediction = match found {
+        Some((name, value)) => text(name, value)?,
         None => {
             let names = columns.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             return Err(format!("missing column `prediction` or `completion` (found {names})"));
