@@ -73,8 +73,8 @@ impl<'a> PolicyReads<'a> {
 }
 
 impl Measuring {
-    /// Creates the metrics of `configs`. Equal names get a number: `bleu`, `bleu_2`. `models` opens the models that they use; an `interrupt` ends the wait for
-    /// programs.
+    /// Creates the metrics of `configs`. Equal names get a number: `bleu`, `bleu_2`. `models` opens the models that they
+    /// use; an `interrupt` ends the wait for programs.
     ///
     /// # Errors
     /// If a file, a model or a program in their options is not available.

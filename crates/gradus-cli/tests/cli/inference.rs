@@ -399,9 +399,9 @@ fn eval_refuses_settings_of_sampling_where_nothing_is_sampled() {
     }
     for (arguments, flags, expected) in [
         (&texts, &["--bootstrap", "6"][..], "`--bootstrap` is given, but no metrics are measured"),
-        (&texts, &["--reward-rule-substring", "a", "--bootstrap", "6"], "but no metrics are measured"),
-        (&rows, &["--max-length", "6"], "--model <DIR>"),
-        (&rows, &["--prompt-truncation", "right"], "--max-prompt-length <N>"),
+        (&texts, &["--reward-rule-substring", "a", "--bootstrap", "6"][..], "but no metrics are measured"),
+        (&rows, &["--max-length", "6"][..], "--model <DIR>"),
+        (&rows, &["--prompt-truncation", "right"][..], "--max-prompt-length <N>"),
     ] {
         let run = test.run(&[&arguments[..], flags].concat());
         assert!(run.code != 0 && run.stderr.contains(expected), "{flags:?}: {run:?}");
