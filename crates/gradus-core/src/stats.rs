@@ -95,6 +95,16 @@ impl Stats {
         }
     }
 
+    /// Whether `name` has values, also if their weights are 0.
+    pub fn has(&self, name: &str) -> bool {
+        self.entries.iter().any(|(entry, _)| entry == name)
+    }
+
+    /// Returns the first name that `other` has, too.
+    pub fn shared_name(&self, other: &Stats) -> Option<&str> {
+        self.entries.iter().map(|(name, _)| name.as_str()).find(|name| other.has(name))
+    }
+
     /// Returns the number logged under `name`.
     pub fn value(&self, name: &str) -> Option<f64> {
         self.entries.iter().find(|(entry, _)| entry == name).and_then(|(_, gathered)| number(*gathered))
@@ -210,6 +220,9 @@ mod tests {
         assert_eq!(found, [("eval_b".to_owned(), 2.5), ("eval_a".to_owned(), -1.0), ("eval_n".to_owned(), 12.0)]);
         assert_eq!(first.value("b"), Some(2.5));
         assert_eq!(first.undefined("eval_"), ["eval_never"]);
+        second = Stats::default();
+        second.mean("never", 0.0, 0.0);
+        assert_eq!((second.shared_name(&first), Stats::default().shared_name(&first)), (Some("never"), None));
     }
 
     #[test]

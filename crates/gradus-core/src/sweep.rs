@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::error::{Error, Result};
 use crate::math::stats::mean_interval;
 use crate::run::RunDir;
-use crate::run::metrics::{number, smaller_is_better};
+use crate::run::metrics::number;
 
 /// One point of a sweep.
 #[derive(Debug, Clone, PartialEq)]
@@ -42,8 +42,8 @@ impl PointResult {
 
 impl SweepResult {
     /// Sorts the points, best first.
-    pub fn of(metric: &str, mut points: Vec<PointResult>) -> Self {
-        let sign = if smaller_is_better(metric) { 1.0 } else { -1.0 };
+    pub fn of(metric: &str, greater_is_better: bool, mut points: Vec<PointResult>) -> Self {
+        let sign = if greater_is_better { -1.0 } else { 1.0 };
         let rank = |point: &PointResult| point.mean().map_or(f64::INFINITY, |(mean, _)| sign * mean);
         points.sort_by(|a, b| rank(a).total_cmp(&rank(b)));
         Self { metric: metric.to_owned(), points }
@@ -157,7 +157,7 @@ mod tests {
             runs: 2,
         };
         let points = vec![point("a", &[1.0, 2.0]), point("b", &[]), point("c", &[3.0])];
-        let found = SweepResult::of("eval_reward", points.clone());
+        let found = SweepResult::of("eval_reward", true, points.clone());
         assert_eq!(found.best().map(|best| best.name.as_str()), Some("c"));
         // Mean 1.5; s = √0.5, s/√2 = 0.5; t = 12.706 for one degree of freedom.
         let rows = found.rows();
@@ -165,7 +165,7 @@ mod tests {
         assert_eq!(rows[1], ["c", "3.0000", "", "1/2"]);
         assert_eq!(rows[2], ["a", "1.5000", "± 6.3531", "2/2"]);
         assert_eq!(rows[3], ["b", "–", "", "0/2"]);
-        assert_eq!(SweepResult::of("eval_loss", points).best().map(|best| best.name.as_str()), Some("a"));
+        assert_eq!(SweepResult::of("eval_wer", false, points).best().map(|best| best.name.as_str()), Some("a"));
     }
 
     #[test]
@@ -176,7 +176,7 @@ mod tests {
             values: vec![value],
             runs: 1,
         };
-        let found = SweepResult::of("eval_reward", vec![point("a", 1.0), point("b", 2.0)]).rows();
+        let found = SweepResult::of("eval_reward", true, vec![point("a", 1.0), point("b", 2.0)]).rows();
         assert_eq!(found[0], ["b", "a", "eval_reward", "95 %", "runs"]);
         assert_eq!(found[1][..2], ["4", ""]);
         assert_eq!(found[2][..2], ["", "4"]);

@@ -7,7 +7,8 @@
 //! report.html                       all of it on one page
 //! ```
 
-use std::path::Path;
+use std::collections::HashSet;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value, json};
 
@@ -30,7 +31,7 @@ pub use win_rates::WinRates;
 /// A policy in a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
-    /// Name in tables: the run's name, or `start`.
+    /// Name in tables: the run's name, or `start`. No two entries have the same one.
     pub name: String,
     /// Training method, if the results state it. It decides the color.
     pub method: Option<String>,
@@ -92,19 +93,48 @@ fn check_replaceable(directory: &Path) -> Result<()> {
     let is_plot = |name: &String| name.ends_with(".png") || name.ends_with(".svg");
     let plots = directory.join(PLOTS);
     let mut foreign = names(directory)?;
+    let is_empty = foreign.is_empty();
     foreign.retain(|name| !FILES.contains(&name.as_str()) && name != PLOTS);
     if plots.is_dir() {
         foreign.extend(names(&plots)?.into_iter().filter(|name| !is_plot(name)).map(|name| format!("{PLOTS}/{name}")));
     }
-    match foreign.iter().min() {
-        Some(name) => {
-            let shown = directory.display();
-            let message =
-                format!("`{shown}` is not replaced by a comparison: it holds `{name}`, which comparisons do not write");
-            Err(Error::input(message).with_hint("choose another `--output-dir`"))
-        }
-        None => Ok(()),
+    let what = match foreign.iter().min() {
+        Some(name) => format!("it holds `{name}`, which comparisons do not write"),
+        None if is_empty || holds_comparison(directory) => return Ok(()),
+        None => "its `comparison.json` is not that of a comparison".into(),
+    };
+    let message = format!("`{}` is not replaced by a comparison: {what}", directory.display());
+    Err(Error::input(message).with_hint("choose another `--output-dir`"))
+}
+
+/// Returns whether the `comparison.json` of a directory was written by a comparison.
+fn holds_comparison(directory: &Path) -> bool {
+    let text = std::fs::read_to_string(directory.join("comparison.json")).ok();
+    let found: Option<Value> = text.and_then(|text| serde_json::from_str(&text).ok());
+    found.is_some_and(|found| found["entries"].is_array())
+}
+
+/// Name of a start in tables.
+const START: &str = "start";
+
+/// Returns a name for each run: the end of its path, as short as possible without equal names.
+fn names_of(runs: &[RunDir]) -> Result<Vec<String>> {
+    let path = |run: &RunDir| run.path().canonicalize().unwrap_or_else(|_| run.path().to_owned());
+    let paths: Vec<PathBuf> = runs.iter().map(path).collect();
+    if let Some(twice) = (0..paths.len()).find(|&i| paths[..i].contains(&paths[i])) {
+        let message = format!("the run `{}` is given twice", runs[twice].path().display());
+        return Err(Error::input(message).with_hint("give each run once"));
     }
+    let names = |parts: usize| -> Vec<String> {
+        let end = |path: &PathBuf| -> PathBuf { path.iter().skip(path.iter().count().saturating_sub(parts)).collect() };
+        paths.iter().map(|path| end(path).display().to_string()).collect()
+    };
+    let are_distinct = |names: &Vec<String>| {
+        let distinct: HashSet<&str> = names.iter().map(String::as_str).chain([START]).collect();
+        distinct.len() == names.len() + 1
+    };
+    let longest = paths.iter().map(|path| path.iter().count()).max().unwrap_or(0);
+    Ok((1..longest).map(names).find(are_distinct).unwrap_or_else(|| names(longest)))
 }
 
 /// Columns of the table: key in JSON, heading, meaning.
@@ -150,15 +180,15 @@ impl Entry {
         })
     }
 
-    /// Returns the starts of finished runs, one for each start model. If there are several, their names list the runs that began there.
-    /// Without any information about the start, returns one start without measurements.
-    pub fn starts_of<'r>(runs: impl IntoIterator<Item = &'r RunDir>) -> Vec<Self> {
-        let mut by_model: Vec<(Option<String>, Vec<&RunDir>)> = Vec::new();
-        for run in runs {
+    /// Returns the starts of finished runs, each with its name, one for each start model. If there are several, their names list the runs that
+    /// began there. Without any information about the start, returns one start without measurements.
+    pub fn starts_of<'r>(runs: impl IntoIterator<Item = (&'r str, &'r RunDir)>) -> Vec<Self> {
+        let mut by_model: Vec<(Option<String>, Vec<(&str, &RunDir)>)> = Vec::new();
+        for (name, run) in runs {
             let model = read_results(run).ok().and_then(|results| Some(results.get("model")?.as_str()?.to_owned()));
             match by_model.iter_mut().find(|(known, _)| *known == model) {
-                Some((_, runs)) => runs.push(run),
-                None => by_model.push((model, vec![run])),
+                Some((_, runs)) => runs.push((name, run)),
+                None => by_model.push((model, vec![(name, run)])),
             }
         }
         // Runs whose start model is unknown are ignored.
@@ -166,9 +196,9 @@ impl Entry {
             by_model.retain(|(model, _)| model.is_some());
         }
         let is_one = by_model.len() == 1;
-        let of_model = |(_, runs): &(_, Vec<&RunDir>)| {
-            let names: Vec<String> = runs.iter().map(|run| run.name()).collect();
-            let start = Self::start_of(runs);
+        let of_model = |(_, runs): &(_, Vec<(&str, &RunDir)>)| {
+            let (names, runs): (Vec<&str>, Vec<&RunDir>) = runs.iter().copied().unzip();
+            let start = Self::start_of(&runs);
             if is_one { start } else { Self { name: format!("start of {}", names.join(", ")), ..start } }
         };
         let starts: Vec<Self> = by_model.iter().map(of_model).collect();
@@ -205,7 +235,7 @@ impl Entry {
     /// Creates the entry of a start model.
     pub fn start(measured: Metrics, samples: Vec<Sample>) -> Self {
         Self {
-            name: "start".into(),
+            name: START.into(),
             method: None,
             reward: None,
             run: None,
@@ -325,7 +355,7 @@ impl Comparison {
     /// Compares finished runs, after [their starts](Entry::starts_of).
     ///
     /// # Errors
-    /// [`Error::Input`] if `runs` is empty, else as [`Entry::from_run`].
+    /// [`Error::Input`] if `runs` is empty or has a run twice, else as [`Entry::from_run`].
     pub fn of_runs(runs: &[RunDir]) -> Result<Self> {
         let Some(first) = runs.first() else { return Err(Error::input("nothing to compare: no run was given")) };
         read_results(first)?;
@@ -337,9 +367,10 @@ impl Comparison {
             texts.retain(|&text| seen.insert(text));
             if texts.is_empty() { "–".to_owned() } else { texts.join(", ") }
         };
-        let mut entries = Entry::starts_of(runs);
-        for run in runs {
-            entries.push(Entry::from_run(run.clone())?);
+        let names = names_of(runs)?;
+        let mut entries = Entry::starts_of(names.iter().map(String::as_str).zip(runs));
+        for (name, run) in names.into_iter().zip(runs) {
+            entries.push(Entry { name, ..Entry::from_run(run.clone())? });
         }
         Ok(Self {
             model: text("model"),

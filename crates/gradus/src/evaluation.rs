@@ -9,7 +9,8 @@ use crate::error::{Error, Result};
 use crate::math::kl;
 use crate::math::stats::{Variance, std};
 use crate::metric::{
-    Measure, Metric, MetricConfig, Models, Perplexity, PerplexityOptions, Row, RowError, of_row, remark_on,
+    Measure, Metric, MetricConfig, Models, Perplexity, PerplexityOptions, Row, RowError, distinct_names, of_row,
+    remark_on,
 };
 use crate::metric_models::PolicyReader;
 use crate::model::CausalLm;
@@ -72,8 +73,8 @@ impl<'a> PolicyReads<'a> {
 }
 
 impl Measuring {
-    /// Creates the metrics of `configs`. `models` opens the models that they use; an `interrupt` ends the wait for
-    /// programs.
+    /// Creates the metrics of `configs`. Equal names get a number: `bleu`, `bleu_2`. `models` opens the models that they
+    /// use; an `interrupt` ends the wait for programs.
     ///
     /// # Errors
     /// If a file, a model or a program in their options is not available.
@@ -92,7 +93,8 @@ impl Measuring {
                 config => Measurement::Metric(config.build(models, interrupt)?),
             })
         };
-        let metrics = configs.iter().map(|config| Ok((config.name(), measured(config)?)));
+        let names = distinct_names(configs.iter().map(MetricConfig::name));
+        let metrics = names.into_iter().zip(configs).map(|(name, config)| Ok((name, measured(config)?)));
         let (metrics, post_process) =
             (metrics.collect::<Result<_>>()?, post_process.map(PostProcess::build).transpose()?);
         Ok(Self { metrics, post_process })
@@ -213,7 +215,7 @@ impl Evaluation<'_> {
     /// Samples from `source`, applies the reward if there is one, and measures.
     ///
     /// # Errors
-    /// If a reward or a metric fails.
+    /// If a reward or a metric fails, or if a metric has the name of another value.
     pub fn run(
         &self,
         source: &mut dyn RolloutSource,
@@ -253,12 +255,26 @@ impl Evaluation<'_> {
             stats.mean("kl", kl, 1.0);
         }
         for (key, measure) in &measures {
+            if stats.has(key) {
+                return Err(name_is_taken(key));
+            }
             // A measurement without data is NaN, and is left out. An infinite value is a result.
             let value = measure.value();
             stats.mean(key, value, f64::from(u8::from(!value.is_nan())));
         }
         Ok(Evaluated { rollouts, scores, kls, measures, stats })
     }
+}
+
+/// Names of values that every evaluation of completions has, in training of a method that samples or does not.
+pub fn own_names(is_online: bool) -> &'static [&'static str] {
+    if is_online { &["length", "clipped_ratio", "reward", "reward_std"] } else { &["length", "clipped_ratio", "loss"] }
+}
+
+/// The error that a metric has the name of another value of its evaluation. A mean of both would be neither of them.
+pub(crate) fn name_is_taken(name: &str) -> Error {
+    Error::input(format!("a metric has the name `{name}`, but this is the name of another value of the evaluation"))
+        .with_hint("give the metric another name; `name` is the option of a `command`")
 }
 
 /// Records `reward`, `reward_std`, and mean and spread of the reward called `name` and of each of its parts. Unscored

@@ -249,8 +249,12 @@ class SharedKeys(TypedDict, total=False):
     are always stored there. Default true: they show what the reward really favors, and a thousand steps of 64
     completions of 200 tokens take about 100 MB."""
     best_metric: Name
-    """Held-out metric that selects `best/`. Its name determines whether larger or smaller is better. The default is the
-    method's."""
+    """Held-out metric that selects `best/`. The default is the method's."""
+    greater_is_better: bool
+    """Whether larger values of the best metric are better (transformers). Without the key, its name decides. Smaller is
+    better if the name contains `loss`, `error` or `perplexity`, if one of its words is `kl`, `approxkl` or `toxicity`,
+    or if its last word is `ter`. Words are separated by `_` or `/`. Larger is better for all other metrics, and for all
+    `rewards/…`."""
     early_stopping_patience: int
     """Stop when the best metric has not improved for so many evaluations; 0: never. Default 0."""
     shuffle: bool

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use clap::{Arg, ArgAction, ArgMatches, Command};
+use clap::{Arg, ArgAction, ArgMatches, Command, Id};
 use gradus::compare::ComparisonInput;
 use gradus::comparison::Comparison;
 use gradus::config::{ComparisonDefinition, ComparisonRequest, MethodConfig, Plan};
@@ -21,6 +21,10 @@ pub fn arguments(command: Command) -> Command {
     };
     let path = clap::value_parser!(PathBuf);
     let file = Arg::new("file").value_name("FILE").help("Configuration file with `methods:`; flags override it");
+    let specs = flags().shown();
+    let of_training = specs.iter().flat_map(crate::flags::arguments).map(|flag| flag.get_id().clone());
+    let unread =
+        of_training.filter(|id| *id != "output-dir").chain(["file", "methods", "resume", "overwrite"].map(Id::from));
     let mut command = command
         .next_help_heading("Comparison")
         .arg(file.value_parser(path.clone()))
@@ -28,7 +32,7 @@ pub fn arguments(command: Command) -> Command {
         .arg(
             list("runs", "DIR,DIR", "Compare finished runs instead of training")
                 .value_parser(path)
-                .conflicts_with_all(["file", "methods"]),
+                .conflicts_with_all(unread),
         )
         .arg(
             run("resume", "Keep finished runs and resume the others")
@@ -36,7 +40,7 @@ pub fn arguments(command: Command) -> Command {
                 .conflicts_with("overwrite"),
         )
         .arg(run("overwrite", "Replace the runs in the output directory").action(ArgAction::SetTrue));
-    for spec in flags().shown() {
+    for spec in specs {
         command = command.next_help_heading(spec.section).args(crate::flags::arguments(&spec));
     }
     command.next_help_heading("Help")

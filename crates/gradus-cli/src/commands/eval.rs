@@ -72,7 +72,7 @@ struct EvalArgs {
     #[arg(long, value_name = "N", requires = "model")]
     max_prompt_length: Option<usize>,
     /// Side at which prompts are truncated: left or right
-    #[arg(long, value_name = "SIDE", default_value = "left")]
+    #[arg(long, value_name = "SIDE", default_value = "left", requires = "max_prompt_length")]
     prompt_truncation: Side,
     #[command(flatten)]
     beams: BeamArgs,
@@ -108,7 +108,7 @@ struct EvalArgs {
     #[arg(long, value_name = "N", value_parser = max_rows)]
     max_rows: Option<usize>,
     /// Maximum length of a row in tokens; longer texts are cut
-    #[arg(long, value_name = "N", default_value_t = 1024)]
+    #[arg(long, value_name = "N", default_value_t = 1024, requires = "model")]
     max_length: usize,
     #[command(flatten)]
     text_files: TextArgs,
@@ -130,6 +130,10 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let samples = reward.is_some() || args.task.is_some() || !args.metrics.is_empty();
     if args.model.is_none() || !samples {
         refuse_sampling(matches)?;
+    }
+    // The metrics of a task are measured if nothing else is requested.
+    if args.metrics.is_empty() && (args.task.is_none() || reward.is_some()) {
+        refuse_intervals(matches)?;
     }
     let Some(model) = args.model.clone() else {
         args.text_files.refuse("needs `--model`: without a model, completions are measured as they are")?;
@@ -238,6 +242,15 @@ fn refuse_sampling(matches: &ArgMatches) -> gradus::Result<()> {
             Err(Error::input(format!("`--{flag}` is given, but the rows are measured and nothing is sampled"))
                 .with_hint("leave it out, or sample completions of a model: pass a reward, `--metrics` or `--task`"))
         }
+        None => Ok(()),
+    }
+}
+
+/// Refuses settings of intervals where no metrics are measured.
+fn refuse_intervals(matches: &ArgMatches) -> gradus::Result<()> {
+    match given(matches, |id| id == "bootstrap") {
+        Some(flag) => Err(Error::input(format!("`--{flag}` is given, but no metrics are measured"))
+            .with_hint("leave it out, or name metrics with `--metrics`; only their intervals are resampled")),
         None => Ok(()),
     }
 }

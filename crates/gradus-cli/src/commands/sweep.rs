@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::Child;
 use std::time::Duration;
 
-use gradus::config::{Plan, SweepDefinition};
+use gradus::config::{Plan, SweepDefinition, SweepPoint};
 use gradus::files::output::{OutputFile, Outputs, commit};
 use gradus::machine::Machine;
 use gradus::run::SweepClaim;
+use gradus::run::metrics::smaller_is_better;
 use gradus::sweep::{PointResult, SweepResult, check_metric, is_finished, value};
 
 use super::cluster::{self, SlurmJob};
@@ -22,7 +23,7 @@ use crate::watch::{STOPPING, catch_interrupts, is_interrupted};
 /// Arguments of `gradus sweep`.
 #[derive(Debug, clap::Args)]
 pub struct SweepArgs {
-    /// Configuration file with `sweep:`, whose keys are `grid`, `random`, `seeds`, `metric` and `at_once`
+    /// Configuration file with `sweep:`, whose keys are `grid`, `random`, `seeds`, `metric`, `greater_is_better` and `at_once`
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Number of concurrent runs; they share the machine's threads. Default: from the file, otherwise 1
@@ -127,29 +128,50 @@ pub fn run(args: SweepArgs, out: &Output) -> anyhow::Result<()> {
 }
 
 /// Gives each point that has runs in the directory of the sweep the name of their directory. The numbers in names change if the file gets
-/// more values.
+/// more values. Names contain only the beginnings of long values, so the name of a new point may be taken: it then gets another number.
 fn keep_names(sweep: &mut SweepDefinition, plans: &mut [Vec<Plan>], machine: &Machine) -> anyhow::Result<()> {
     let top = sweep.output_dir.clone();
     let started = started(&top);
+    let (mut names, mut new) = (BTreeSet::new(), Vec::new());
     for (point, plans) in sweep.points.iter_mut().zip(plans.iter_mut()) {
-        let names: BTreeSet<&String> =
+        let found: BTreeSet<&String> =
             plans.iter().filter_map(|plan| started.get(&settings(&plan.to_yaml()))).flatten().collect();
-        let Some(&name) = names.first().filter(|_| !names.contains(&point.name)) else { continue };
-        for (written, plan) in point.runs.iter_mut().zip(plans.iter_mut()) {
-            let seed = plan.output_dir().file_name().unwrap_or_default();
-            written.config.output_dir = Some(top.join(name).join(seed));
-            *plan = Plan::check(written, machine)?;
+        let Some(&first) = found.first() else {
+            new.push((point, plans));
+            continue;
+        };
+        if !found.contains(&point.name) {
+            rename(point, plans, &top, first, machine)?;
         }
-        point.name.clone_from(name);
-    }
-    let mut names = BTreeSet::new();
-    for point in &sweep.points {
         anyhow::ensure!(
-            names.insert(&point.name),
+            names.insert(point.name.clone()),
             "two points of the sweep have the directory `{}`; remove one of them, or choose another `output_dir`",
             top.join(&point.name).display()
         );
     }
+    let all_started: BTreeSet<&String> = started.values().flatten().collect();
+    for (point, plans) in new {
+        if names.contains(&point.name) {
+            let rest = point.name.trim_start_matches(|digit: char| digit.is_ascii_digit());
+            let digits = point.name.len() - rest.len();
+            let mut numbered = (1usize..).map(|number| format!("{number:0digits$}{rest}"));
+            let free = numbered.find(|name| !names.contains(name) && !all_started.contains(name));
+            let free = free.expect("there are more numbers than names");
+            rename(point, plans, &top, &free, machine)?;
+        }
+        names.insert(point.name.clone());
+    }
+    Ok(())
+}
+
+/// Gives a point and its runs the directory `name` below `top`.
+fn rename(point: &mut SweepPoint, plans: &mut [Plan], top: &Path, name: &str, machine: &Machine) -> anyhow::Result<()> {
+    for (written, plan) in point.runs.iter_mut().zip(plans.iter_mut()) {
+        let seed = plan.output_dir().file_name().unwrap_or_default();
+        written.config.output_dir = Some(top.join(name).join(seed));
+        *plan = Plan::check(written, machine)?;
+    }
+    name.clone_into(&mut point.name);
     Ok(())
 }
 
@@ -362,19 +384,56 @@ fn outputs(directory: &Path, overwrite: bool) -> gradus::Result<[OutputFile; 2]>
 }
 
 fn outcomes(sweep: &SweepDefinition, plans: &[Vec<Plan>]) -> gradus::Result<SweepResult> {
-    let first = plans.iter().flatten().next().map_or("eval_reward", Plan::best_metric);
-    let metric = sweep.metric.clone().unwrap_or_else(|| first.to_owned());
-    let outcome = |(point, plans): (&gradus::config::SweepPoint, &Vec<Plan>)| {
-        let values = plans.iter().map(|plan| value(plan.output_dir(), &metric)).collect::<gradus::Result<Vec<_>>>()?;
+    let first = plans.iter().flatten().next();
+    let metric = sweep.metric.as_deref().or(first.map(Plan::best_metric)).unwrap_or("eval_reward");
+    let of_best = || first.filter(|plan| plan.best_metric() == metric)?.train().greater_is_better;
+    let greater_is_better = sweep.greater_is_better.or_else(of_best).unwrap_or_else(|| !smaller_is_better(metric));
+    let outcome = |(point, plans): (&SweepPoint, &Vec<Plan>)| {
+        let values = plans.iter().map(|plan| value(plan.output_dir(), metric)).collect::<gradus::Result<Vec<_>>>()?;
         let values = values.into_iter().flatten().filter(|value| value.is_finite()).collect();
         Ok(PointResult { name: point.name.clone(), settings: point.settings.clone(), values, runs: plans.len() })
     };
     let points = sweep.points.iter().zip(plans).map(outcome).collect::<gradus::Result<Vec<_>>>()?;
-    Ok(SweepResult::of(&metric, points))
+    Ok(SweepResult::of(metric, greater_is_better, points))
 }
 
 fn last_line(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let errors = text.lines().rev().find(|line| line.starts_with("error")).or_else(|| text.lines().last());
     errors.unwrap_or("no message in its log").to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_new_point_whose_name_is_taken_gets_another_number() {
+        let folder = tempfile::tempdir().expect("a directory");
+        let machine = Machine::detect();
+        let read = |values: &[&str]| {
+            let models: Vec<String> =
+                values.iter().map(|value| format!("a-very-long-name-of-a-model/{value}")).collect();
+            let text = format!(
+                "model: m\ndata: d\noutput_dir: {}\nmethod: {{ grpo: {{}} }}\nreward: {{ rule: {{ substring: a }} }}\n\
+                 sweep: {{ grid: {{ model: [{}] }} }}\n",
+                folder.path().join("out").display(),
+                models.join(", ")
+            );
+            let mut sweep = SweepDefinition::parse(&text).expect("it is read");
+            let plan = |run| Plan::check(run, &machine).expect("it can run");
+            let mut plans: Vec<Vec<Plan>> =
+                sweep.points.iter().map(|point| point.runs.iter().map(plan).collect()).collect();
+            keep_names(&mut sweep, &mut plans, &machine).expect("names");
+            for plan in plans.iter().flatten() {
+                prepare(&sweep.output_dir, plan).expect("written");
+                fs::create_dir_all(plan.output_dir()).expect("a directory");
+            }
+            let numbers = sweep.points.iter().map(|point| point.name.split('-').next().unwrap_or_default().to_owned());
+            numbers.collect::<Vec<_>>()
+        };
+        assert_eq!(read(&["one"]), ["1"]);
+        assert_eq!(read(&["two", "one"]), ["2", "1"]);
+        assert_eq!(read(&["three", "two", "four", "one"]), ["3", "2", "4", "1"]);
+    }
 }

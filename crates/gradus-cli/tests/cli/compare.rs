@@ -44,6 +44,11 @@ hint: did you mean `beta`?
 ",
     );
     CliTest::new().fails(&["compare", "--runs", "nowhere"], 1, "error: run directory `nowhere` does not exist\n");
+    for unread in [&["--learning-rate", "3"][..], &["--resume"], &["--overwrite"], &["--no-shuffle"], &["--model", "m"]]
+    {
+        let run = CliTest::new().run(&[&["compare", "--runs", "nowhere"][..], unread].concat());
+        assert!(run.code == 2 && run.stderr.contains("cannot be used with"), "{unread:?}: {run:?}");
+    }
 }
 
 #[test]

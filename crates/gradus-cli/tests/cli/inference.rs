@@ -349,6 +349,10 @@ fn generate_refuses_prompts_without_room() {
         "error: prompt 1 has 5 tokens; with `max_new_tokens` 190 it exceeds the model's 192 positions\n\
          hint: shorten the prompt or lower `--max-new-tokens`\n",
     );
+    test.write("prompts.jsonl", &format!("{{\"prompt\": \"{}\"}}\n", "The tea is good. ".repeat(200)));
+    let long = ["generate", "--model", &fixture_model("gpt2"), "--prompts", "prompts.jsonl", "--max-new-tokens", "1"];
+    let run = test.run(&long);
+    assert!(run.code == 1 && run.stderr.ends_with("hint: shorten the prompt\n"), "{run:?}");
 }
 
 #[test]
@@ -393,7 +397,21 @@ fn eval_refuses_settings_of_sampling_where_nothing_is_sampled() {
             ),
         );
     }
+    for (arguments, flags, expected) in [
+        (&texts, &["--bootstrap", "6"][..], "`--bootstrap` is given, but no metrics are measured"),
+        (&texts, &["--reward-rule-substring", "a", "--bootstrap", "6"][..], "but no metrics are measured"),
+        (&rows, &["--max-length", "6"][..], "--model <DIR>"),
+        (&rows, &["--prompt-truncation", "right"][..], "--max-prompt-length <N>"),
+    ] {
+        let run = test.run(&[&arguments[..], flags].concat());
+        assert!(run.code != 0 && run.stderr.contains(expected), "{flags:?}: {run:?}");
+    }
     test.succeeds(&[&texts[..], &["--seed", "6"]].concat());
+    let run = test.run(&[&texts[..], &["--max-length", "1", "--json"]].concat());
+    let measured: Value = serde_json::from_str(&run.stdout).expect("JSON");
+    assert_eq!([&measured["loss"], &measured["perplexity"]], [&Value::Null; 2], "{measured}");
+    let remark = "warning: `loss` and `perplexity` are undefined: within 1 tokens (`--max-length`), no row has a token to predict";
+    assert!(measured.get("loss").is_some() && run.stderr.contains(remark), "{run:?}");
     assert!(!test.path().join("6").exists(), "no predictions");
     let run = test.run(&[&texts[..], &["--reference-model", &model]].concat());
     assert!(run.code == 1 && run.stderr.contains("there is a reference model, but the rows are not pairs"), "{run:?}");

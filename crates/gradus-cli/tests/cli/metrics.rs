@@ -28,6 +28,12 @@ fn json_has_values_intervals_and_every_row() {
     assert_eq!((&off["intervals"], &off["metrics"]["exact_match"]), (&json!({}), &json!(1.0)));
 }
 
+#[test]
+fn metrics_of_one_name_are_numbered() {
+    let found = measured(&CliTest::with("rows.jsonl", ROWS), &["exact_match,exact_match"]);
+    assert_eq!(found["metrics"], json!({ "exact_match": 0.5, "exact_match_2": 0.5 }));
+}
+
 /// Rows with the same prompt are its samples. They are drawn together, wherever they are.
 #[test]
 fn an_interval_is_over_prompts_with_all_their_rows() {
@@ -97,6 +103,9 @@ fn what_is_wrong_is_named_with_its_place() {
     let expected = "rows.jsonl:2: `chrf`: no references to compare with (column `references` or `reference`)";
     let hint = "`--skip-bad-rows` leaves bad rows out, `gradus data check` lists them";
     test.fails(&eval("chrf"), 1, &format!("measuring\nerror: {expected}\nhint: {hint}\n"));
+    test.write("messages.jsonl", "{\"completion\": [], \"reference\": \"a\"}\n");
+    let run = test.run(&["eval", "--data", "messages.jsonl", "--metrics", "chrf"]);
+    assert!(run.code == 1 && run.stderr.contains("column `completion` holds [], expected text"), "{run:?}");
     test.fails(&eval("crf"), 1, "error: no metric is called `crf`\nhint: did you mean `chrf`?\n");
 }
 

@@ -133,7 +133,7 @@ fn evaluations_of_training_measure_completions() {
     let config = format!(
         "model: {model}\ndata: {{ task: {TASK}, from: pairs }}\n\
          train: {{ max_steps: 2, batch_size: 4, eval_steps: 1, learning_rate: 0.01, best_metric: eval_rouge/rouge1,\n\
-         evaluation: {{ metrics: [{{ rouge: {{ rouge_type: rouge1 }} }}, ter], max_new_tokens: 4, temperature: 0 }} }}\n"
+         evaluation: {{ metrics: [{{ rouge: {{ rouge_type: rouge1 }} }}, ter, ter], max_new_tokens: 4, temperature: 0 }} }}\n"
     );
     for (name, method) in [
         ("sft", "method: { sft: {} }"),
@@ -142,7 +142,7 @@ fn evaluations_of_training_measure_completions() {
         test.write("run.yml", &format!("{config}{method}\noutput_dir: {name}\n"));
         test.succeeds(&["train", "run.yml", "--quiet"]);
         let rows = logged(&test, name);
-        for key in ["eval_rouge/rouge1", "eval_ter", "eval_length"] {
+        for key in ["eval_rouge/rouge1", "eval_ter", "eval_ter_2", "eval_length"] {
             assert!(rows.iter().all(|row| row[key].is_number()), "{name} {key}: {rows:?}");
         }
         let results = json(&test.read(&format!("{name}/results.json")));

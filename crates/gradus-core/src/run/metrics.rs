@@ -146,9 +146,9 @@ pub fn smaller_is_better(name: &str) -> bool {
         || words.last() == Some(&"ter")
 }
 
-/// Returns true if `value` of the metric is better than `other`.
-pub fn is_better(name: &str, value: f64, other: f64) -> bool {
-    if smaller_is_better(name) { value < other } else { value > other }
+/// Returns true if `value` is better than `other`.
+pub fn is_better(greater_is_better: bool, value: f64, other: f64) -> bool {
+    if greater_is_better { value > other } else { value < other }
 }
 
 /// One logged step.

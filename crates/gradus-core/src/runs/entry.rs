@@ -13,7 +13,7 @@ use super::labels::Labels;
 use super::settings::Settings;
 use crate::error::{Error, Result};
 use crate::run::claim::{Stage, is_held, read_state};
-use crate::run::metrics::{is_better, is_of_evaluation};
+use crate::run::metrics::{is_better, is_of_evaluation, smaller_is_better};
 use crate::run::{Checkpoint, RunDir, scan_metrics};
 
 /// Status of a run.
@@ -54,6 +54,8 @@ impl Status {
 pub struct Figure {
     /// Name of the metric.
     pub key: String,
+    /// True if larger values are better.
+    pub greater_is_better: bool,
     /// Last value.
     pub last: f64,
     /// Step of the last value; 0 is the start.
@@ -266,16 +268,27 @@ fn reached(metrics: &Path, settings: &Settings) -> Result<(Option<usize>, Option
         _ => &[],
     };
     let keys: Vec<&str> = [deciding, own].into_iter().chain(others.iter().copied()).chain(["loss"]).collect();
+    // The direction of the deciding metric is also that of its training counterpart.
+    let given = settings.text("train.greater_is_better").and_then(|text| text.parse::<bool>().ok());
+    let is_greater_better =
+        |key: &str| given.filter(|_| [deciding, own].contains(&key)).unwrap_or_else(|| !smaller_is_better(key));
     let mut figures: Vec<Option<Figure>> = vec![None; keys.len()];
     let mut logged = None;
     scan_metrics(metrics, &keys, &mut |step, values| {
         logged = Some(step);
         for ((figure, key), value) in figures.iter_mut().zip(&keys).zip(values) {
             let Some(last) = *value else { continue };
-            let first = || Figure { key: (*key).to_owned(), last, last_step: step, best: last, best_step: step };
+            let first = || Figure {
+                key: (*key).to_owned(),
+                greater_is_better: is_greater_better(key),
+                last,
+                last_step: step,
+                best: last,
+                best_step: step,
+            };
             let figure = figure.get_or_insert_with(first);
             (figure.last, figure.last_step) = (last, step);
-            if is_better(key, last, figure.best) {
+            if is_better(figure.greater_is_better, last, figure.best) {
                 (figure.best, figure.best_step) = (last, step);
             }
         }

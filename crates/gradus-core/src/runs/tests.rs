@@ -127,8 +127,19 @@ fn an_entry_has_what_a_list_shows() {
     let run = runs.finished("demo/ppo");
     Labels { tags: vec!["first".into()], note: Some("odd".into()) }.write(run.path()).unwrap();
     let entry = runs.library.entry("demo/ppo").unwrap();
-    let figure = Figure { key: "eval_reward".into(), last: 0.5, last_step: 3, best: 0.75, best_step: 2 };
-    assert_eq!(entry.figure, Some(figure));
+    let figure = Figure {
+        key: "eval_reward".into(),
+        greater_is_better: true,
+        last: 0.5,
+        last_step: 3,
+        best: 0.75,
+        best_step: 2,
+    };
+    assert_eq!(entry.figure, Some(figure.clone()));
+    let smaller = CONFIG.replace("train:\n", "train:\n  greater_is_better: false # set\n");
+    fs::write(run.config(), smaller).unwrap();
+    let expected = Figure { greater_is_better: false, best: 0.25, best_step: 1, ..figure };
+    assert_eq!(runs.library.entry("demo/ppo").unwrap().figure, Some(expected));
     assert_eq!((entry.method.as_deref(), entry.model.as_deref()), (Some("ppo"), Some("gpt2")));
     assert_eq!((entry.step, entry.steps, entry.progress()), (3, Some(40), Some(3.0 / 40.0)));
     assert_eq!((entry.tags, entry.note), (vec!["first".to_owned()], Some("odd".to_owned())));

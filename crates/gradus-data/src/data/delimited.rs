@@ -269,7 +269,7 @@ fn unclosed(origin: &Origin, line: usize, within: &str) -> Error {
     )
 }
 
-/// Parses a cell. Cells are text, except message lists and token ids, which are JSON.
+/// Parses a cell. Cells are text, except message lists, lists of references and token ids, which are JSON.
 fn cell(name: &str, text: &str) -> Value {
     const LISTS: [&str; 12] = [
         "messages",
@@ -286,11 +286,20 @@ fn cell(name: &str, text: &str) -> Value {
         "history",
     ];
     const CONTENTS: [&str; 4] = ["prompt", "completion", "chosen", "rejected"];
+    const REFERENCES: [&str; 2] = ["references", "reference"];
     let start = text.trim_start();
     let structured = (LISTS.contains(&name) && start.starts_with(['[', '{']))
         || (CONTENTS.contains(&name) && (start.starts_with("[{") || start.starts_with("{\"")));
     if structured && let Ok(value) = json::parse(text.as_bytes()) {
         return value;
+    }
+    // A reference may be any text, so only a list of texts is a list.
+    if REFERENCES.contains(&name)
+        && start.starts_with('[')
+        && let Ok(Value::Array(values)) = json::parse(text.as_bytes())
+        && values.iter().all(Value::is_string)
+    {
+        return Value::Array(values);
     }
     Value::from(text)
 }
@@ -335,6 +344,19 @@ mod tests {
                 .collect();
             let ours: Vec<Vec<Vec<u8>>> = ours.into_iter().flatten().collect();
             prop_assert_eq!(ours, theirs);
+        }
+    }
+
+    #[test]
+    fn references_may_be_a_list_of_texts() {
+        for (name, text, expected) in [
+            ("references", r#"["a cat", "the cat"]"#, serde_json::json!(["a cat", "the cat"])),
+            ("reference", " [\"a\"]", serde_json::json!(["a"])),
+            ("references", "[1] a cat", "[1] a cat".into()),
+            ("references", "[1, 2]", "[1, 2]".into()),
+            ("answer", r#"["a"]"#, r#"["a"]"#.into()),
+        ] {
+            assert_eq!(cell(name, text), expected, "{name}");
         }
     }
 

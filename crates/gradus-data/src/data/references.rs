@@ -7,9 +7,8 @@ use crate::error::excerpt;
 /// Columns that are read as references in all rows, by precedence.
 const NAMED: [&str; 2] = ["references", "reference"];
 
-/// Columns with the answer of a row, by precedence. Without a column of [`NAMED`], the first one with texts has the references. These columns may
-/// also hold other values, which rules compare with; those are not references. A blank text is one only if no other column has a text, because an
-/// empty cell of a CSV file is blank.
+/// Columns with the answer of a row, by precedence. They have the references if no column of [`NAMED`] has a text. These columns may also hold
+/// other values, which rules compare with; those are not references.
 const ANSWERS: [&str; 4] = ["answer", "completion", "output", "chosen"];
 
 /// Returns the reference texts of a row: those of [`reference_column`], or none.
@@ -20,24 +19,28 @@ pub fn references(columns: &Map<String, Value>) -> Result<Vec<String>, String> {
     Ok(reference_column(columns)?.map_or_else(Vec::new, |(_, texts)| texts))
 }
 
-/// Returns the column with the references of a row, and its texts: the first of `references` and `reference` that is present, or else the
-/// first of `answer`, `completion`, `output` and `chosen` that has texts, if possible one that is not blank. `references` and `reference` have no
-/// texts if they are null.
+/// Returns the column with the references of a row, and its texts: the first of `references`, `reference`, `answer`, `completion`, `output` and
+/// `chosen` that has a text. A blank text counts only if no other column has a text: an empty cell of a CSV file is blank, and `datasets` fills
+/// missing columns with null.
 ///
 /// # Errors
-/// If `references` or `reference` holds anything but text.
+/// If `references` or `reference` holds anything but text. A column after the first one with a text is not read.
 pub fn reference_column(columns: &Map<String, Value>) -> Result<Option<(&'static str, Vec<String>)>, String> {
-    if let Some((name, value)) = NAMED.into_iter().find_map(|name| Some((name, columns.get(name)?))) {
-        return Ok(Some((name, reference_texts(name, value)?)));
+    let mut blank = None;
+    for name in NAMED.into_iter().chain(ANSWERS) {
+        let Some(value) = columns.get(name) else { continue };
+        let texts = match reference_texts(name, value) {
+            Err(message) if NAMED.contains(&name) => return Err(message),
+            texts => texts.unwrap_or_default(),
+        };
+        if texts.iter().any(|text| !text.trim().is_empty()) {
+            return Ok(Some((name, texts)));
+        }
+        if !texts.is_empty() {
+            blank.get_or_insert((name, texts));
+        }
     }
-    let texts = |name: &'static str| {
-        let texts = reference_texts(name, columns.get(name)?).ok()?;
-        (!texts.is_empty()).then_some((name, texts))
-    };
-    let mut found: Vec<(&str, Vec<String>)> = ANSWERS.into_iter().filter_map(texts).collect();
-    let is_written = |(_, texts): &(&str, Vec<String>)| texts.iter().any(|text| !text.trim().is_empty());
-    let first = found.iter().position(is_written).unwrap_or_default();
-    Ok((!found.is_empty()).then(|| found.swap_remove(first)))
+    Ok(blank)
 }
 
 /// Returns the texts in a column: one text, a list of texts, or none for null.
@@ -67,10 +70,15 @@ mod tests {
     }
 
     #[test]
-    fn the_first_column_that_is_there_has_the_references() {
+    fn the_first_column_with_a_text_has_the_references() {
         assert_eq!(of(json!({ "answer": "c", "reference": "a" })), Ok(vec!["a".into()]));
         assert_eq!(of(json!({ "references": ["a", "b"], "reference": 3 })), Ok(vec!["a".into(), "b".into()]));
-        assert_eq!(of(json!({ "references": null, "answer": "c" })), Ok(Vec::new()));
+        for nothing in [json!(null), json!([]), json!(""), json!([" "])] {
+            assert_eq!(of(json!({ "references": nothing, "reference": "a" })), Ok(vec!["a".into()]));
+            assert_eq!(of(json!({ "references": nothing, "reference": nothing, "answer": "c" })), Ok(vec!["c".into()]));
+        }
+        assert_eq!(of(json!({ "references": "", "answer": " " })), Ok(vec!["".into()]));
+        assert_eq!(of(json!({ "references": null })), Ok(Vec::new()));
         assert_eq!(of(json!({ "prompt": "c" })), Ok(Vec::new()));
     }
 

@@ -294,6 +294,20 @@ impl MetricConfig {
     }
 }
 
+/// Numbers equal names, in order: `bleu`, `bleu_2`. Values are stored by the names, so no two may be equal.
+pub fn distinct_names(names: impl IntoIterator<Item = String>) -> Vec<String> {
+    let mut distinct: Vec<String> = Vec::new();
+    for base in names {
+        let (mut name, mut number) = (base.clone(), 1);
+        while distinct.contains(&name) {
+            number += 1;
+            name = format!("{base}_{number}");
+        }
+        distinct.push(name);
+    }
+    distinct
+}
+
 /// Returns the schema of metrics in a configuration: each is its name alone, if it needs no options, or a mapping with its options.
 pub fn schema_of_list(generator: &mut SchemaGenerator) -> Schema {
     let choice = generator.subschema_for::<MetricConfig>();
@@ -494,6 +508,11 @@ mod tests {
         // An empty document is one.
         assert_eq!(config("model=none").check_row(4, &row, true), Ok(()));
         assert_eq!(config("model=none document=text").check_row(4, &row, false), Ok(()));
+    }
+
+    #[test]
+    fn equal_names_get_numbers() {
+        assert_eq!(distinct_names(list("a b a a_2 a")), ["a", "b", "a_2", "a_2_2", "a_3"]);
     }
 
     #[test]

@@ -113,9 +113,13 @@ impl TaskConfig {
     /// Rejects mistakes that are known before anything is read or started.
     ///
     /// # Errors
-    /// A program that cannot be started.
+    /// A program that cannot be started, or a key out of its limits.
     pub fn check(&self) -> crate::error::Result<()> {
-        if let Self::Command(task) = self { task.check() } else { Ok(()) }
+        match self {
+            Self::Command(task) => task.check(),
+            Self::ImdbSeq2seq(task) => task.check(),
+            _ => Ok(()),
+        }
     }
 
     /// Returns the name of the task or the plug-in.

@@ -103,6 +103,43 @@ fn rewards_of_different_kinds_have_no_common_start() {
     assert_eq!([of(0, "length"), of(0, "measured")["rewards/preference/mean"].clone()], [json!(3.0), json!(1.5)]);
 }
 
+/// As the seeds of the points of a sweep.
+#[test]
+fn runs_of_one_name_have_the_ends_of_their_paths_as_names() {
+    let directory = tempfile::tempdir().unwrap();
+    let [one, two, other] = ["one", "two", "start"].map(|name| directory.path().join(name));
+    let mut runs = vec![run(&one, "seed-1", 2.0), run(&two, "seed-1", -3.0)];
+    let comparison = Comparison::of_runs(&runs).unwrap();
+    let names = |of: &Comparison| of.entries.iter().map(|entry| entry.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&comparison), ["start", "one/seed-1", "two/seed-1"]);
+    let first: Value = serde_json::from_str(comparison.samples_jsonl().lines().next().unwrap()).unwrap();
+    assert_eq!(first["completions"].as_object().map(Map::len), Some(3));
+    let results = fs::read_to_string(runs[1].results()).unwrap().replace("gpt2", "gpt3");
+    fs::write(runs[1].results(), results).unwrap();
+    let starts = ["start of one/seed-1", "start of two/seed-1"];
+    assert_eq!(names(&Comparison::of_runs(&runs).unwrap())[..2], starts);
+    runs.push(RunDir::at(one.join("seed-1/../seed-1")));
+    let error = Comparison::of_runs(&runs).unwrap_err().to_string();
+    assert!(error.contains("seed-1` is given twice"), "{error}");
+    let named_start = [run(&other, "start", 1.0)];
+    assert_eq!(names(&Comparison::of_runs(&named_start).unwrap()), ["start", "start/start"]);
+}
+
+#[test]
+fn files_of_others_are_not_replaced() {
+    let directory = tempfile::tempdir().unwrap();
+    let comparison = Comparison::of_runs(&[run(directory.path(), "ppo", 2.0)]).unwrap();
+    let at = directory.path().join("comparison");
+    fs::create_dir(&at).unwrap();
+    comparison.write(&at).unwrap();
+    comparison.write(&at).unwrap();
+    fs::write(at.join("comparison.json"), "{\"mine\": []}").unwrap();
+    let error = comparison.write(&at).unwrap_err().to_string();
+    assert!(error.ends_with("its `comparison.json` is not that of a comparison"), "{error}");
+    fs::remove_file(at.join("comparison.json")).unwrap();
+    assert!(comparison.write(&at).is_err());
+}
+
 /// A start is not shown for runs from another model.
 #[test]
 fn runs_from_different_models_have_starts_of_their_own() {

@@ -168,7 +168,7 @@ fn section(key: &str) -> &'static str {
         | "transcripts_as_messages"
         | "chat_template" => "Rows",
         "device" | "threads" | "seed" => "Machine and randomness",
-        "early_stopping_patience" => "Evaluation, checkpoints, records",
+        "early_stopping_patience" | "greater_is_better" => "Evaluation, checkpoints, records",
         key if key.contains("eval") || key.contains("steps") || key.contains("checkpoint") || key.contains("best") => {
             "Evaluation, checkpoints, records"
         }

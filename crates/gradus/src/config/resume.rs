@@ -456,6 +456,7 @@ fn effect(key: &str, sensitivity: Sensitivity) -> Effect {
             | "train.column"
             | "train.system_prompt"
             | "train.best_metric"
+            | "train.greater_is_better"
             | "train.sync_ref_model"
             | "method.classify.task"
             | "method.classify.labels"

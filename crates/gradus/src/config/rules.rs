@@ -6,12 +6,13 @@ use super::method::{MethodConfig, names};
 use super::{preset, registry};
 use crate::data::Need;
 use crate::device;
+use crate::evaluation::own_names;
 use crate::machine::Machine;
 use crate::method::{Problem, Problems};
 use crate::metric::MetricConfig;
 use crate::model::Precision;
 use crate::plugin;
-use crate::settings::{EnvironmentConfig, EvaluationConfig, MomentFormat, OptimizerName, STEPS_MAX, TrainConfig};
+use crate::settings::{EnvironmentConfig, MomentFormat, OptimizerName, STEPS_MAX, TrainConfig};
 use crate::task::{DataConfig, TaskConfig};
 
 mod adapter;
@@ -301,7 +302,8 @@ fn device(problems: &mut Problems<'_>, train: &TrainConfig, machine: &Machine) {
 }
 
 /// Checks how evaluations complete prompts.
-fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_length: usize, makes_policy: bool) {
+fn completions(problems: &mut Problems<'_>, config: &RunConfig) {
+    let (evaluation, max_length) = (&config.train.evaluation, config.train.max_length);
     let key = |name: &str| format!("train.evaluation.{name}");
     problems.at_least(&key("temperature"), evaluation.temperature.unwrap_or(0.0), 0.0);
     let top_p = evaluation.top_p.unwrap_or(1.0);
@@ -343,6 +345,7 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
             (message, Some("beam search returns at most one completion per beam".into()))
         });
     }
+    let makes_policy = config.method.makes_policy();
     problems.require(evaluation.metrics.is_empty() || makes_policy, &[&key("metrics"), "method"], || {
         (format!("`{}` is given, but the method does not train a model that writes completions", key("metrics")), None)
     });
@@ -354,13 +357,18 @@ fn completions(problems: &mut Problems<'_>, evaluation: &EvaluationConfig, max_l
         if let Err(error) = metric.check_alone() {
             problems.require(false, &[&key], || (format!("`{key}`: {error}"), None));
         }
+        let name = metric.name();
+        problems.require(!own_names(config.method.is_online()).contains(&name.as_str()), &[&key], || {
+            let message = format!("`{key}` has the name `{name}`, but this is the name of a value of every evaluation");
+            (message, Some("give it another `name`".into()))
+        });
     }
 }
 
 /// Checks evaluations; `asks_best` is whether the user set `train.best_metric`.
 fn evaluation(problems: &mut Problems<'_>, config: &RunConfig, asks_best: bool) {
     let train = &config.train;
-    completions(problems, &train.evaluation, train.max_length, config.method.makes_policy());
+    completions(problems, config);
     problems.zero_to_below("train.eval_fraction", train.eval_fraction, 1.0);
     problems.at_least("train.eval_steps", train.eval_steps, -1);
     let nothing_held_out = config.held_out().is_none() && train.eval_fraction == 0.0;

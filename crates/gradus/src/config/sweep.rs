@@ -40,6 +40,8 @@ struct SweepConfig {
     seeds: Vec<u64>,
     /// Metric to compare. Default: the one that selects `best/`.
     metric: Option<String>,
+    /// Whether larger values of the metric are better. Default: as for `best/` if it is the metric that selects it, else by its name.
+    greater_is_better: Option<bool>,
     /// Number of runs at the same time. Default 1.
     #[serde(default = "one")]
     at_once: usize,
@@ -76,6 +78,8 @@ pub struct SweepDefinition {
     pub output_dir: PathBuf,
     /// Metric to compare; `None` means the one that selects `best/`.
     pub metric: Option<String>,
+    /// Whether larger values of the metric are better; `None`: as for `best/` if it is the metric that selects it, else by its name.
+    pub greater_is_better: Option<bool>,
     /// Number of runs at the same time.
     pub at_once: usize,
     /// Points to try.
@@ -186,7 +190,8 @@ impl SweepDefinition {
             return Err(Error::Config(problems));
         }
         let output_dir = output_dir.ok_or_else(|| wrong("`sweep` has no values to try".into()))?;
-        Ok(Self { output_dir, metric: config.metric, at_once: config.at_once, points: found, notes: Vec::new() })
+        let SweepConfig { metric, greater_is_better, at_once, .. } = config;
+        Ok(Self { output_dir, metric, greater_is_better, at_once, points: found, notes: Vec::new() })
     }
 }
 
@@ -213,7 +218,8 @@ fn check(config: &SweepConfig) -> Result<(), String> {
         }
     }
     for (key, values) in config.grid.iter().filter_map(|(key, values)| Some((key, values.as_array()?))) {
-        if let Some((_, twice)) = values.iter().enumerate().find(|(i, value)| values[..*i].contains(value)) {
+        let mut known = BTreeSet::new();
+        if let Some(twice) = values.iter().find(|value| !known.insert(canonical(value))) {
             return Err(format!("`sweep.grid.{key}` has {twice} twice, which would be the same run"));
         }
     }
@@ -275,9 +281,15 @@ fn drawn(random: &RandomConfig, others: &[Settings]) -> Result<Vec<Settings>, St
 
 /// Returns the same for points that are the same run.
 fn identity(point: &[(String, Json)]) -> Vec<String> {
-    let mut settings: Vec<String> = point.iter().map(|(key, value)| format!("{key}={value}")).collect();
+    let mut settings: Vec<String> = point.iter().map(|(key, value)| format!("{key}={}", canonical(value))).collect();
     settings.sort_unstable();
     settings
+}
+
+/// Returns the same text for values that are the same number, such as 1 and 1.0.
+fn canonical(value: &Json) -> String {
+    let whole = value.as_f64().filter(|number| value.is_f64() && number.fract() == 0.0 && number.abs() < 1e15);
+    whole.map_or_else(|| value.to_string(), |number| (number as i64).to_string())
 }
 
 /// Draws one point.
@@ -515,6 +527,10 @@ mod tests {
             (
                 "grid: { train.batch_size: [4, 8, 4] }",
                 "`sweep.grid.train.batch_size` has 4 twice, which would be the same run",
+            ),
+            (
+                "grid: { train.weight_decay: [1, 0.5, 1.0] }",
+                "`sweep.grid.train.weight_decay` has 1.0 twice, which would be the same run",
             ),
             (
                 "random: { points: 20000, keys: { train.batch_size: [4] } }",

@@ -379,6 +379,25 @@ fn wrong_settings_of_a_schedule_are_shown_where_they_are() {
 }
 
 #[test]
+fn a_metric_has_no_name_of_another_value() {
+    let of = |method: &str, name: &str| {
+        let metrics = format!("[{{command: {{program: [sh], name: {name}}}}}]");
+        format!("{MINIMAL}method: {method}\ntrain: {{evaluation: {{metrics: {metrics}}}}}\n")
+    };
+    let grpo = "{grpo: {}}\nreward: {rule: {substring: a}}";
+    for (method, name) in [("{sft: {}}", "loss"), ("{sft: {}}", "length"), (grpo, "reward"), (grpo, "clipped_ratio")] {
+        let found = shown(&of(method, name));
+        let expected = format!("`train.evaluation.metrics[0]` has the name `{name}`, but this is the name of a value");
+        assert!(found.len() == 1 && found[0].contains(&expected), "{method}: {found:?}");
+    }
+    // Supervised training measures no reward.
+    for text in [of("{sft: {}}", "reward"), of(grpo, "loss")] {
+        let config = RunConfig::parse(&text).expect("it is read");
+        Plan::check(&config, &Machine::detect()).expect("it can run");
+    }
+}
+
+#[test]
 fn noise_is_for_methods_on_given_texts() {
     check(
         "method: {kto: {}}\ntrain: {neftune_noise_alpha: 5}\n",

@@ -17,7 +17,7 @@ use crate::error::{Error, Result};
 use crate::evaluation::{Evaluation, Measuring};
 use crate::generate::{BeamParams, SamplingParams};
 use crate::host::read;
-use crate::metric::{MetricConfig, NeededColumn, Resampling, Row};
+use crate::metric::{MetricConfig, NeededColumn, Resampling, Row, by_prompt};
 use crate::metric_models::MetricModels;
 use crate::model::open_model;
 use crate::model::{CausalLm, Classifier, ModelShape, PositionBudget, Ranker, Rows, Task, WeightFormat};
@@ -29,7 +29,7 @@ use crate::objective::{Objective, OfflineMethod};
 use crate::pretrained::{IdReader, LabelPlan, Pretrained, TextFiles};
 use crate::reports::{PairTexts, PairsReport};
 use crate::reward::config::{Learned, RewardConfig};
-use crate::reward::{self, Interrupt, Score};
+use crate::reward::{self, Interrupt};
 use crate::rng::Seed;
 use crate::rollout::{LocalEngine, Policy, Sampler};
 use crate::run::Metrics;
@@ -344,6 +344,11 @@ fn texts(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Re
                 format!("there is no perplexity: e to the power of the loss, {loss}, is too large for a number");
             measured.remarks.push(remark);
         }
+    } else {
+        ["loss", "perplexity"].into_iter().for_each(|name| measured.metrics.set(name, f64::NAN));
+        let most = options.max_length;
+        let why = format!("within {most} tokens (`--max-length`), no row has a token to predict");
+        measured.remarks.push(format!("`loss` and `perplexity` are undefined: {why}"));
     }
     if rows.iter().any(|row| matches!(row.data, RowData::Preference { .. })) {
         // Metrics of pairs name the answer that they belong to, as `rewards/chosen` does.
@@ -445,6 +450,13 @@ fn are_pairs(options: &EvalOptions, interrupt: &Interrupt) -> bool {
     task::load(&options.data, &pairs, interrupt).is_ok()
 }
 
+/// Returns the rows of each observation of a standard error, as for intervals of metrics: the rows of a prompt are one, because they are not
+/// independent. If there is only one prompt, each row is one.
+fn units(rows: &[Row]) -> Vec<Vec<usize>> {
+    let prompts = by_prompt(rows);
+    if prompts.len() > 1 { prompts } else { (0..rows.len()).map(|row| vec![row]).collect() }
+}
+
 fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> Result<EvalResult> {
     let device = options.device.device();
     let models = MetricModels::new(device.clone(), PASSES);
@@ -502,8 +514,8 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         Some(mut reward) => evaluation.run(&mut source, &policy, Some(&mut *reward))?,
         None => evaluation.run(&mut source, &policy, None)?,
     };
-    let group = options.group_size.max(1);
     let rows = measuring.rows(&found.rollouts);
+    let units = units(&rows);
     let values = values(&found.measures, &rows, options.resampling);
     let of_row = |(i, row): (usize, Row)| Prediction {
         id: row.metadata.get("id").cloned().unwrap_or_default(),
@@ -514,22 +526,34 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     };
     let samples = rows.into_iter().enumerate().map(of_row).collect();
     let mut means = Means::default();
-    // Samples of one prompt are a single observation.
-    for of_prompt in found.scores.chunks(group) {
-        let judged: Vec<f32> = of_prompt.iter().filter_map(Score::total).collect();
+    for kl in found.kls.iter().flatten() {
+        check_finite("the KL to the reference", *kl)?;
+    }
+    for unit in &units {
+        let judged: Vec<f32> = unit.iter().filter_map(|&row| found.scores[row].total()).collect();
         if !judged.is_empty() {
             means.add_values("reward", &judged);
         }
-    }
-    for of_prompt in found.kls.iter().flat_map(|kls| kls.chunks(group)) {
-        of_prompt.iter().try_for_each(|&kl| check_finite("the KL to the reference", kl))?;
-        means.add_row("kl", of_prompt.iter().sum(), of_prompt.len() as f64);
-    }
-    for of_prompt in found.rollouts.rollouts.chunks(group) {
-        let lengths: Vec<f32> = of_prompt.iter().map(|rollout| rollout.completion_ids.len() as f32).collect();
-        means.add_values("length", &lengths);
+        if let Some(kls) = &found.kls {
+            means.add_row("kl", unit.iter().map(|&row| kls[row]).sum(), unit.len() as f64);
+        }
+        let length = |&row: &usize| found.rollouts.rollouts[row].completion_ids.len() as f32;
+        means.add_values("length", &unit.iter().map(length).collect::<Vec<f32>>());
     }
     let remarks = remarks(notes, &made).into_iter().chain(measuring.remarks()).chain(of_reward).collect();
     let measured = EvalResult::new(made.examples.len(), remarks, found.stats.metrics(""));
     Ok(EvalResult { errors: means.errors(), values, samples, ..measured })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_of_a_prompt_are_one_observation() {
+        let rows = |prompts: [&str; 4]| prompts.map(|prompt| Row { prompt: prompt.into(), ..Row::default() });
+        assert_eq!(units(&rows(["a", "b", "a", "b"])), [[0, 2], [1, 3]]);
+        assert_eq!(units(&rows(["a"; 4])), [[0], [1], [2], [3]]);
+        assert_eq!(units(&rows([""; 4])), [[0], [1], [2], [3]]);
+    }
 }

@@ -10,7 +10,7 @@ use crate::data::{BadRows, RawRow, RowErrors, RowLocation, check_renames, open, 
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::metric::{
-    Interval, Measure, Metric, MetricConfig, Resampling, Row, by_prompt, intervals, of_row, remark_on,
+    Interval, Measure, Metric, MetricConfig, Resampling, Row, by_prompt, distinct_names, intervals, of_row, remark_on,
 };
 use crate::metric_models::MetricModels;
 use crate::process::Interrupt;
@@ -92,7 +92,9 @@ impl MetricReport {
 /// If a row, or a file that an option names, is invalid; [`Error::Interrupted`].
 pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricReport> {
     let models = MetricModels::new(options.device.device(), PASSES);
-    let metrics = options.metrics.iter().map(|config| Ok((config.name(), config.build(&models, interrupt)?)));
+    let names = distinct_names(options.metrics.iter().map(MetricConfig::name));
+    let built = options.metrics.iter().map(|config| config.build(&models, interrupt));
+    let metrics = names.into_iter().zip(built).map(|(name, built)| Ok((name, built?)));
     let metrics = metrics.collect::<Result<Vec<_>>>()?;
     let (found, bad) = read(options)?;
     let (locations, rows): (Vec<RowLocation>, Vec<Row>) = found.into_iter().unzip();
@@ -174,8 +176,9 @@ fn read(options: &MetricOptions) -> Result<(Vec<(RowLocation, Row)>, RowErrors)>
 
 /// Reads a row from its columns. If there is a `prediction`, the `completion` is the answer of the row that the prediction was made for.
 fn row(mut columns: Map<String, Value>) -> Result<Row, String> {
-    let prediction = match columns.shift_remove("prediction").or_else(|| columns.shift_remove("completion")) {
-        Some(value) => text("prediction", value)?,
+    let found = ["prediction", "completion"].into_iter().find_map(|name| Some((name, columns.shift_remove(name)?)));
+    let prediction = match found {
+        Some((name, value)) => text(name, value)?,
         None => {
             let names = columns.keys().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
             return Err(format!("missing column `prediction` or `completion` (found {names})"));

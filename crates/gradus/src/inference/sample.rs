@@ -173,10 +173,12 @@ pub fn sample<E: From<Error>>(
 fn check_room(prompts: &[Prompt], max_new_tokens: usize, room: PositionBudget) -> Result<(), Error> {
     prompts.iter().try_for_each(|prompt| {
         let checked = room.check(&format!("prompt {}", prompt.row + 1), prompt.ids.len(), max_new_tokens);
+        let fits_alone = room.holds(prompt.ids.len(), 1);
         checked.map_err(|error| match room.reads_separately() {
             // Only one of prompt and completion is too long, and the error says which.
             true => error,
-            false => error.with_hint("shorten the prompt or lower `--max-new-tokens`"),
+            false if fits_alone => error.with_hint("shorten the prompt or lower `--max-new-tokens`"),
+            false => error.with_hint("shorten the prompt"),
         })
     })
 }

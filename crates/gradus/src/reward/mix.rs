@@ -1,6 +1,7 @@
 //! A weighted sum of rewards: the list of their parts, with the weights multiplied.
 
 use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
+use crate::metric::distinct_names;
 use crate::progress::{Progress, RunSteps, Unwatched};
 use crate::rollout::Rollouts;
 
@@ -28,21 +29,12 @@ impl MixReward {
         if parts.is_empty() {
             return Err(config_error("the reward's `mix` is empty".into(), Some("name at least one reward".into())));
         }
-        let mut made: Vec<Weighted> = Vec::new();
-        for (weight, reward) in parts {
-            if !weight.is_finite() {
-                return Err(config_error(format!("a weight of the reward's `mix` is {weight}"), None));
-            }
-            let base = reward.name();
-            let mut name = base.clone();
-            let mut number = 1;
-            while made.iter().any(|part| part.name == name) {
-                number += 1;
-                name = format!("{base}_{number}");
-            }
-            made.push(Weighted { name, weight: weight as f32, reward });
+        if let Some((weight, _)) = parts.iter().find(|(weight, _)| !weight.is_finite()) {
+            return Err(config_error(format!("a weight of the reward's `mix` is {weight}"), None));
         }
-        Ok(Self { name: "mix", rewards: made })
+        let names = distinct_names(parts.iter().map(|(_, reward)| reward.name()));
+        let named = names.into_iter().zip(parts).map(|(name, (weight, reward))| (name, weight, reward));
+        Ok(Self::of_named("mix", named.collect()))
     }
 
     /// Creates the sum of rewards whose parts have these names.

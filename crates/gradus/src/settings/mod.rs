@@ -148,8 +148,12 @@ pub struct TrainConfig {
     /// there. Default true: they show what the reward really favors, and a thousand steps of 64 completions of 200 tokens take about 100
     /// MB.
     pub save_rollouts: bool,
-    /// Held-out metric that selects `best/`. Its name determines whether larger or smaller is better. Default by method.
+    /// Held-out metric that selects `best/`. Default by method.
     pub best_metric: Option<String>,
+    /// Whether larger values of the best metric are better (transformers). Without the key, its name decides. Smaller is better if the name
+    /// contains `loss`, `error` or `perplexity`, if one of its words is `kl`, `approxkl` or `toxicity`, or if its last word is `ter`. Words
+    /// are separated by `_` or `/`. Larger is better for all other metrics, and for all `rewards/…`.
+    pub greater_is_better: Option<bool>,
     /// Stop when the best metric has not improved for so many evaluations; 0: never. Default 0.
     pub early_stopping_patience: usize,
     /// Shuffle the rows each epoch. Default true; `--no-shuffle` keeps the file's order.
@@ -267,6 +271,7 @@ impl Default for TrainConfig {
             wandb_entity: None,
             wandb_name: None,
             best_metric: None,
+            greater_is_better: None,
             early_stopping_patience: 0,
             shuffle: true,
             priority_scale: None,

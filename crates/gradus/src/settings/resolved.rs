@@ -8,6 +8,7 @@ use crate::learner::optimizer::OptimizerConfig;
 use crate::math::schedule::{Schedule, warmup_updates};
 use crate::model::WeightFormat;
 use crate::rng::{Purpose, Seed};
+use crate::run::metrics;
 use crate::trackers::EnabledTrackers;
 
 /// Constants of a run.
@@ -51,6 +52,8 @@ pub struct Settings {
     pub keep_checkpoints: usize,
     /// Held-out metric that selects the best model.
     pub best_metric: String,
+    /// True if larger values of the best metric are better; `None`: its name decides.
+    pub greater_is_better: Option<bool>,
     /// Number of evaluations without improvement before the run stops; 0: never.
     pub early_stopping_patience: usize,
     /// True if rows, and rollouts within an update, are shuffled.
@@ -99,11 +102,23 @@ impl Settings {
             save_steps: config.save_steps,
             keep_checkpoints: config.keep_checkpoints,
             best_metric: config.best_metric.clone().unwrap_or_else(|| best_metric.to_owned()),
+            greater_is_better: config.greater_is_better,
             early_stopping_patience: config.early_stopping_patience,
             shuffle: config.shuffle,
             sampling_weights: config.sampling_weights.filter(|&weights| weights != config.compute.into()),
             seed: Seed(config.seed),
         }
+    }
+
+    /// Returns true if smaller values of the metric `name` are better.
+    pub fn smaller_is_better(&self, name: &str) -> bool {
+        let given = self.greater_is_better.filter(|_| name == self.best_metric);
+        given.map_or_else(|| metrics::smaller_is_better(name), |greater| !greater)
+    }
+
+    /// Returns true if `value` of the best metric is better than `other`.
+    pub fn is_better(&self, value: f64, other: f64) -> bool {
+        metrics::is_better(!self.smaller_is_better(&self.best_metric), value, other)
     }
 
     /// Returns the settings of optimizer step `step`, counted from 0.
@@ -182,6 +197,20 @@ mod tests {
         assert_eq!(evaluated(3), [3, 6, 9, 10]);
         assert_eq!(evaluated(4), [6, 9, 10]);
         assert_eq!(evaluated(99), [10]);
+    }
+
+    /// As `greater_is_better` of transformers.
+    #[test]
+    fn the_key_decides_which_values_of_the_best_metric_are_better() {
+        let is_better = |best_metric: &str, greater_is_better: Option<bool>| {
+            let config = TrainConfig { greater_is_better, ..TrainConfig::default() };
+            Settings::new(&config, 1, 1.0, best_metric).is_better(0.1, 0.2)
+        };
+        assert_eq!([None, Some(false), Some(true)].map(|key| is_better("eval_wer", key)), [false, true, false]);
+        assert_eq!([None, Some(false), Some(true)].map(|key| is_better("eval_error_free", key)), [true, true, false]);
+        // Other metrics keep their direction.
+        let config = TrainConfig { greater_is_better: Some(true), ..TrainConfig::default() };
+        assert!(Settings::new(&config, 1, 1.0, "eval_reward").smaller_is_better("eval_loss"));
     }
 
     #[test]

@@ -1,7 +1,6 @@
 //! Diagnosis of runs that diverge or never improve on their start.
 
 use crate::run::MetricsRow;
-use crate::run::metrics::{is_better, smaller_is_better};
 use crate::settings::Settings;
 
 /// Number of first and last rows of the log that are compared.
@@ -23,8 +22,10 @@ fn mean(values: &[f64]) -> f64 {
 
 /// Returns a warning if the held-out loss `name` is far above `start`: it is `value` after `step` steps. `None` for other metrics.
 pub(super) fn of_evaluation(step: usize, settings: &Settings, name: &str, start: f64, value: f64) -> Option<String> {
-    let diverges =
-        settings.learning_rate > 0.0 && name.contains("loss") && smaller_is_better(name) && is_far_above(start, value);
+    let diverges = settings.learning_rate > 0.0
+        && name.contains("loss")
+        && settings.smaller_is_better(name)
+        && is_far_above(start, value);
     diverges.then(|| warning(step, settings, &format!("`{name}`"), start, value))
 }
 
@@ -116,7 +117,7 @@ pub(super) fn no_improvement(
     let (0, start) = best? else { return None };
     let after: Vec<f64> = rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(name)).collect();
     let last = *after.last()?;
-    let nearest = after.into_iter().reduce(|best, value| if is_better(name, value, best) { value } else { best })?;
+    let nearest = after.into_iter().reduce(|best, value| if settings.is_better(value, best) { value } else { best })?;
     let closest = if nearest == last { String::new() } else { format!(", {nearest:.4} at its best") };
     Some(format!(
         "no evaluation beat the start: `{name}` was {start:.4} before training and is {last:.4} now{closest}; `best/` was \
@@ -176,7 +177,8 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     }
     let learning_rate = rate(settings.learning_rate);
     let divergence = || format!("The run diverged: the learning rate ({learning_rate}) is too large.");
-    if settings.best_metric.contains("loss") && is_far_above(start, last) {
+    let name = &settings.best_metric;
+    if name.contains("loss") && settings.smaller_is_better(name) && is_far_above(start, last) {
         return divergence();
     }
     let trained = |key: &str| -> Vec<f64> {

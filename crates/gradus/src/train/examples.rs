@@ -103,8 +103,23 @@ pub fn offline_data<M: OfflineMethod>(
     Ok(OfflineData { splits, prompts, test_prompts })
 }
 
-/// Prompts of rows with answers, which become the references of metrics. Neighboring rows with the same prompt and columns are merged.
+/// Prompts of rows with answers, which become the references of metrics.
 fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn Observer) -> Result<Vec<Prompt>> {
+    let prompts = rows_of_prompts(rows);
+    let room = room(plan, start, max_new_tokens(plan), LengthKey::Evaluation)?;
+    let options = tokenize_options(plan, &start.model, Some(room))?;
+    let made = data::prompts(&prompts, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
+    report("completed in evaluations", &made.counts, observer);
+    let mut examples = made.examples;
+    if !plan.is_set("train.max_eval_rows") {
+        examples.truncate(MAX_EVAL_PROMPTS);
+    }
+    Ok(examples)
+}
+
+/// Converts rows with answers to rows of prompts with references. The rows of one sample of a task, one for each of its references, become one
+/// row: they have the same location and columns.
+fn rows_of_prompts(rows: &[Row]) -> Vec<Row> {
     let mut prompts: Vec<Row> = Vec::new();
     for row in rows {
         let columns = with_references(row);
@@ -119,19 +134,12 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
             }
         };
         let data = RowData::Prompt(prompt);
-        if prompts.last().is_none_or(|last| last.data != data || last.columns != columns) {
+        let differs = |last: &Row| last.location != row.location || last.data != data || last.columns != columns;
+        if prompts.last().is_none_or(differs) {
             prompts.push(Row { data, columns, ..row.clone() });
         }
     }
-    let room = room(plan, start, max_new_tokens(plan), LengthKey::Evaluation)?;
-    let options = tokenize_options(plan, &start.model, Some(room))?;
-    let made = data::prompts(&prompts, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
-    report("completed in evaluations", &made.counts, observer);
-    let mut examples = made.examples;
-    if !plan.is_set("train.max_eval_rows") {
-        examples.truncate(MAX_EVAL_PROMPTS);
-    }
-    Ok(examples)
+    prompts
 }
 
 /// Returns the columns of a row. If its own answer is its reference, they contain it as `references`. Rows of prompts have their answer in a
@@ -317,6 +325,24 @@ fn splits<E>(
 mod tests {
     use super::*;
     use crate::data::LoadOptions;
+
+    #[test]
+    fn only_the_references_of_a_sample_share_a_prompt() {
+        let folder = tempfile::tempdir().expect("a temporary folder");
+        let file = folder.path().join("rows.jsonl");
+        let row = |completion: &str| format!("{}\n", json!({ "prompt": "p", "completion": completion }));
+        std::fs::write(&file, ["a", "a", "b", "a"].map(row).concat()).expect("written");
+        let mut rows = data::load(&file.to_string_lossy(), &LoadOptions::needing(Need::Sft)).expect("rows").rows;
+        assert_eq!(rows_of_prompts(&rows).len(), 4, "equal rows of a file are separate");
+        // A task makes a row for each reference of a sample.
+        for row in &mut rows {
+            row.location.line = 1;
+            row.columns.insert("references".into(), json!(["a", "b"]));
+        }
+        assert_eq!(rows_of_prompts(&rows).len(), 1);
+        rows[3].columns.insert("id".into(), 2.into());
+        assert_eq!(rows_of_prompts(&rows).len(), 2);
+    }
 
     /// Methods that sample read rows as prompts. The others read them with their answers.
     #[test]

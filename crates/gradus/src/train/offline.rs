@@ -12,6 +12,7 @@ use super::steps::{self, TrainingStep};
 use super::{EvalSplit, SaveFor};
 use crate::batches::Order;
 use crate::error::{Error, Result};
+use crate::evaluation::name_is_taken;
 use crate::learner::Learner;
 use crate::learner::optimizer::Optimizer;
 use crate::model::{DropoutStream, EmbeddingNoise};
@@ -132,7 +133,11 @@ impl<O: Objective> TrainingStep for OfflineTraining<'_, '_, O> {
             false => objective.evaluate(&model, &examples, settings.passes, progress)?,
         };
         if let Some(complete) = complete {
-            stats.merge(&complete(&model, split, (done, order.epoch(done)), progress)?);
+            let completed = complete(&model, split, (done, order.epoch(done)), progress)?;
+            if let Some(name) = completed.shared_name(&stats) {
+                return Err(name_is_taken(name));
+            }
+            stats.merge(&completed);
         }
         Ok(stats)
     }

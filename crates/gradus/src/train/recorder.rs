@@ -20,7 +20,6 @@ use crate::optimizer_state;
 use crate::progress::{Progress, RunSteps};
 use crate::ranks::Ranks;
 use crate::run::checkpoint::CheckpointParts;
-use crate::run::metrics::is_better;
 use crate::run::{Checkpoint, Claim, DataFingerprint, Metrics, MetricsLog, MetricsRow, RunDir, RunState, TrainerState};
 use crate::settings::Settings;
 use crate::stats::{Stats, StepReport};
@@ -339,7 +338,7 @@ impl<'a> Recorder<'a> {
     ) -> Result<(Option<f64>, bool)> {
         let name = &settings.best_metric;
         let value = self.deciding(name, held_out, undefined)?;
-        let is_best = |value: f64| self.state.best.is_none_or(|(_, best)| is_better(name, value, best));
+        let is_best = |value: f64| self.state.best.is_none_or(|(_, best)| settings.is_better(value, best));
         // JSON has no numbers that are not finite.
         Ok((value, value.filter(|value| value.is_finite()).is_some_and(is_best)))
     }

@@ -146,6 +146,14 @@ fn aggregation_and_entropy_of_trl_are_kept() {
     assert!(!of_axolotl("grpo").contains("multi_objective_aggregation"), "{}", of_axolotl("grpo"));
 }
 
+#[test]
+fn the_direction_of_the_best_metric_is_kept() {
+    let base = "model_name_or_path: m\ndataset_name: d\neval_strategy: steps\nmetric_for_best_model: wer\n";
+    let found = imported("trl-sft", &format!("{base}greater_is_better: false\n"));
+    check(&found, &[("/train/best_metric", "\"eval_wer\""), ("/train/greater_is_better", "false")]);
+    check(&imported("trl-sft", base), &[("/train/greater_is_better", "null")]);
+}
+
 /// The expected numbers are those of `gradus.trl`, which rounds intervals to even and keeps the fraction of a warm-up.
 #[test]
 fn intervals_of_trl_count_optimizer_steps() {

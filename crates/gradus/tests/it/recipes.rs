@@ -521,6 +521,10 @@ fn what_looks_like_a_mistake_of_the_original_is_said_with_its_line() {
         &[scored, ("{ id: imdb }", "{ id: iwslt2017en_de }")],
         "26: BERTScore reads the texts of `iwslt2017en_de` as English, but they are German",
     );
+    check(
+        &[("{ id: sacre_bleu, args: { tokenize: intl } }", "{ id: causal_perplexity, args: { stride: 128 } }")],
+        "26: `causal_perplexity` is listed with other arguments: its values are called `perplexity_2`",
+    );
     let messages = messages_of(&[
         ("{ id: sacre_bleu, args: { tokenize: intl } }", "{ id: bert_score, args: { language: de } }"),
         ("{ id: imdb }", "{ id: iwslt2017en_de }"),

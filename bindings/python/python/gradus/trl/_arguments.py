@@ -207,7 +207,7 @@ COMMON: Mapping[str, Treatment] = {
         ("best_metric",), "`trainer.model` and `save_model()` take `best/` where an evaluation beat the start", by="best"
     ),
     "metric_for_best_model": Honored(("best_metric",), "with or without `eval_` before it", by="best"),
-    "greater_is_better": Honored((), "checked: in gradus it follows from the name of the metric", by="best"),
+    "greater_is_better": Honored(("greater_is_better",), "`None`: the name of the metric decides", by="best"),
     "ignore_data_skip": Refused("a resumed run continues with the rows where it stopped", _LEAVE_OUT),
     "restore_callback_states_from_checkpoint": Refused("checkpoints hold no state of callbacks", _LEAVE_OUT),
     "full_determinism": NoEffect("runs with one seed on one machine are always the same"),

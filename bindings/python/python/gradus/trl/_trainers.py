@@ -117,7 +117,7 @@ class Trainer:
         if self.args.load_best_model_at_end and self.args.metric_for_best_model is None:
             # Callbacks read it, for example the early-stopping callback of transformers.
             self.args.metric_for_best_model = "loss"
-            self.args.greater_is_better = False
+            self.args.greater_is_better = bool(self.args.greater_is_better)
         each = translated.steps_per_iteration
         self.state.logging_steps = translated.log_every * each
         self.state.eval_steps = max(translated.keys["eval_steps"], 0) * each

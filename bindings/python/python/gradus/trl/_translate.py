@@ -525,7 +525,7 @@ def _saving(trainer: TrainerArguments) -> Keys:
 
 
 def _smaller_is_better(name: str) -> bool:
-    """Whether gradus treats smaller values of the metric called `name` as better."""
+    """Whether gradus treats smaller values of the metric called `name` as better, if `greater_is_better` is not set."""
     if "rewards/" in name:
         return False
     words = name.replace("/", "_").split("_")
@@ -553,12 +553,9 @@ def _best(trainer: TrainerArguments) -> Keys:
         name = {theirs: ours for ours, theirs in EVAL_NAMES.items()}.get(name, name)
         name = f"eval_{RewardNames(trainer.arguments.get('reward_funcs')).ours(name.removeprefix('eval_'))}"
     greater = args.greater_is_better
-    if greater is not None and greater == _smaller_is_better(name):
-        raise error(
-            f"`{trainer.config}(greater_is_better=...)` is {greater}, but in gradus {'smaller' if greater else 'greater'} values of "
-            f"`{name}` are better. Leave it out, or choose another metric."
-        )
-    return {"best_metric": name}
+    # Without the key, the name of the metric decides.
+    direction = {} if greater is None or greater != _smaller_is_better(name) else {"greater_is_better": greater}
+    return {"best_metric": name, **direction}
 
 
 EVAL_NAMES: Final[Mapping[str, str]] = {

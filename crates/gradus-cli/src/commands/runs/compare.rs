@@ -90,7 +90,7 @@ pub fn run(args: &CompareArgs, library: &Library, out: &Output) -> anyhow::Resul
 
 /// Builds the comparison, which includes the start models that the runs record.
 fn comparison(sides: &[Side], mut entries: Vec<Entry>) -> gradus::Result<Comparison> {
-    let starts = Entry::starts_of(entries.iter().filter_map(|entry| entry.run.as_ref()));
+    let starts = Entry::starts_of(entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.run.as_ref()?))));
     entries.splice(0..0, starts);
     let shared = |key: &str| {
         let mut values: Vec<String> = sides.iter().filter_map(|side| side.settings.text(key)).collect();

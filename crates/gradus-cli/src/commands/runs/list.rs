@@ -4,7 +4,6 @@ use std::cmp::Ordering;
 use std::path::PathBuf;
 
 use gradus::Error;
-use gradus::run::metrics::smaller_is_better;
 use gradus::runs::{Entry, Figure, Library, Status, is_run};
 
 use super::painted;
@@ -129,8 +128,8 @@ fn order(sort: Sort, a: &Entry, b: &Entry) -> Ordering {
 /// Orders better figures first. Figures of the same metric are grouped; runs without a figure come last.
 fn better(a: Option<&Figure>, b: Option<&Figure>) -> Ordering {
     match (a, b) {
-        (Some(a), Some(b)) if a.key == b.key && smaller_is_better(&a.key) => a.best.total_cmp(&b.best),
-        (Some(a), Some(b)) if a.key == b.key => b.best.total_cmp(&a.best),
+        (Some(a), Some(b)) if a.key == b.key && a.greater_is_better => b.best.total_cmp(&a.best),
+        (Some(a), Some(b)) if a.key == b.key => a.best.total_cmp(&b.best),
         (Some(a), Some(b)) => a.key.cmp(&b.key),
         (a, b) => b.is_some().cmp(&a.is_some()),
     }

@@ -409,6 +409,7 @@ fn intervals(from: &Original, to: &mut YamlBuilder, names: &Names) {
     if let Some(metric) = from.text("metric_for_best_model") {
         let metric = if metric.starts_with("eval_") { metric } else { format!("eval_{metric}") };
         to.set("train.best_metric", metric);
+        to.set_some("train.greater_is_better", from.flag("greater_is_better"));
     }
     from.see_all("greater_is_better");
 }

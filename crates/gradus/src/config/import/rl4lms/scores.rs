@@ -441,9 +441,16 @@ pub(super) fn metrics(from: &Original, to: &mut YamlBuilder) {
         }
         if found.contains(&ours) {
             from.note(&place, format!("`{id}` is listed twice"));
-        } else {
-            found.push(ours);
+            continue;
         }
+        let name = |metric: &Json| metric.as_object()?.keys().next().cloned();
+        let name_of_ours = name(&ours);
+        let same = found.iter().filter(|other| name(other) == name_of_ours).count();
+        if let Some(name) = name_of_ours.filter(|_| same > 0) {
+            let message = format!("`{id}` is listed with other arguments: its values are called `{name}_{}`", same + 1);
+            from.note(&place, message);
+        }
+        found.push(ours);
     }
     to.set("train.evaluation.metrics", found);
 }
