@@ -15,7 +15,9 @@ import random
 
 from math_verify import parse, verify
 
-from mathematics_answers import ANSWERS, DIFFERENT, GROUPS, MORE, RAW, TEXTS
+from mathematics_answers import (
+    ANNOUNCEMENTS, ANSWERS, DIFFERENT, EQUATIONS, GROUPS, MORE, NOTATION, RAW, TEXTS, UNIT_FORMS, UNITS,
+)
 from mathematics_random import FORMS, GOLDS, Maker
 
 SEED = 29
@@ -42,6 +44,12 @@ def by_hand(dice):
                 yield f"${group[0]}$", next(forms).format(groups[(i + k) % len(groups)][0])
     yield from ((f"${gold}$", text) for gold, text in TEXTS)
     yield from RAW
+    yield from NOTATION
+    for form, unit in itertools.product(UNIT_FORMS, UNITS):
+        yield "$18$", form.format(n=18, unit=unit)
+    yield from (("$18$", UNIT_FORMS[0].format(n=19, unit=unit)) for unit in UNITS)
+    for announcement, equation in itertools.product(ANNOUNCEMENTS, EQUATIONS):
+        yield "#### 18", f"{announcement} {equation}"
     for answer in ANSWERS:
         for other in (answer, answer, dice.choice(ANSWERS)):
             yield dice.choice(GOLDS).format(answer), dice.choice(FORMS).format(other)

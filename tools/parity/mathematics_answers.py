@@ -278,6 +278,83 @@ RAW = [
     ("$B$", "\\boxed{b}"),
 ]
 
+# Units, written in several ways.
+UNITS = ["cm", "km", "m", "kg", "g", "mph", "hours", "minutes", "ft", "feet", "inches", "years", "days", "meters", "miles",
+    "apples", "people", "pounds", "lbs", "oz", "s", "sec", "min", "h", "hr", "yards", "degrees", "square units", "square feet",
+    "sq m", "units", "cents", "students", "gallons", "liters", "k", "x", "eggs", "km/h"]
+UNIT_FORMS = [r"\boxed{{{n}{unit}}}", r"\boxed{{{n} {unit}}}", r"${n}{unit}$", r"\boxed{{{n}\text{{ {unit}}}}}", "The answer is {n}{unit}."]
+
+# Texts in the style of GSM8K, with an equation after the announcement.
+ANNOUNCEMENTS = ["The answer is", "Answer:", "The final answer is", "**Final Answer**:", "Therefore the answer is equal to", "answer"]
+EQUATIONS = ["9 * 2 = $18", "9 * 2 = 18", "9 * 2 = **18**", "9 * 2 = **$18**", "10 + 8 = 18 dollars", "18 because 9*2 = 18",
+    "16 - 3 - 4 = 9 eggs, 9 * 2 = $18", "18, since 20-2 = 18 and 3+4 = 7", "2 * 9 = 18 and not 3 * 9 = 27", "$18.00",
+    "(10+8) = 18", "18 (9*2=18)", "18 (since 20-2=18 and 1+1=2)", "$18 and not $20", "18.\nExplanation: 20-2 = 18, 1+1 = 2",
+    "18 - 20", "10 + 9 = $19", "€18", "18 € and 2 = 2", "x = 18", "about 18.2, so 18", "not 17 but is 18", "$18$ or $19$", "[18] eggs"]
+
+# Pairs of a gold answer and a text: notation that is read, or not, and decimals.
+NOTATION = [
+    ("$100$", "Answer: 10**2"),
+    ("$100$", "The answer is 10**2 ."),
+    ("$2^{10}$", "= 2 ** 10"),
+    ("$2^{10}$", "= 2 ** 11"),
+    ("$2^{10}$", "$2**10$"),
+    ("$14$", "5 7+7"),
+    ("$18$", "Step 3 4+14"),
+    ("$18$", "2(9)"),
+    ("$\\frac12$", "\\boxed{1 \\over 2}"),
+    ("$\\frac12$", "\\boxed{{1 \\over 2}}"),
+    ("$\\frac12$", "\\boxed{2 \\over 1}"),
+    ("$3+\\frac12$", "$3 + {1 \\over 2}$"),
+    ("$\\frac12$", "\\boxed{\\text{1/2}}"),
+    ("$\\frac12$", "$\\textbf{1 / 2}$"),
+    ("$\\frac12$", "\\boxed{\\text{1/3}}"),
+    ("$\\frac12$", "\\boxed{\\mathbf{\\frac{1}{2}}}"),
+    ("$\\frac12$", "$\\text{\\frac{1}{2}}$"),
+    ("$2x$", "$\\mathbf{2x}$"),
+    ("$18$", "\\boxed{\\text{18 apples}}"),
+    ("$\\frac{n(n+1)}{2}$", "\\boxed{\\binom{n+1}{2}}"),
+    ("$\\frac{n(n+1)}{2}$", "\\boxed{\\binom{n}{2}}"),
+    ("$\\binom{n}{3}$", "$\\frac{n(n-1)(n-2)}{6}$"),
+    ("$\\sqrt2$", "\\boxed{sqrt(2)}"),
+    ("$\\sqrt2$", "$sqrt(3)$"),
+    ("$\\infty$", "\\boxed{infinity}"),
+    ("$\\infty$", "$-infinity$"),
+    ("$(0, \\infty)$", "$(0, infinity)$"),
+    ("$\\emptyset$", "$∅$"),
+    ("$70000$", "\\boxed{7E4}"),
+    ("$70000$", "$7.0E+4$"),
+    ("$0.0007$", "$7E-4$"),
+    ("$70000$", "$7e4$"),
+    ("$70000$", "\\boxed{7E5}"),
+    ("$70000$", "$70'000$"),
+    ("$18$", "\\boxed{17.9999999}"),
+    ("$18$", "\\boxed{18.000000001}"),
+    ("$18$", "\\boxed{18.000}"),
+    ("$18.5$", "\\boxed{18.50000001}"),
+    ("$18.0$", "\\boxed{17.9999999}"),
+    ("$17.9999999$", "$18$"),
+    ("$\\frac{36}{2}$", "17.9999999"),
+    ("$\\frac13$", "0.3333333333"),
+    ("$50\\%$", "0.49999999"),
+    ("$100\\%$", "0.9999999"),
+    ("$0$", "$0.0000000001$"),
+    ("$18$", "so [18] it is"),
+    ("$18$", "[18]"),
+    ("$18$", "It costs $5. The answer is $18$."),
+    ("$18$", "The final answer is 18. 3 + 4 = 7"),
+    ("$18$", "The final answer is 17. \\boxed{18}"),
+    ("$18$", "\\boxed{18}. The final answer is 17."),
+    ("$18$", "\\boxed{18"),
+    ("$18$", "\\boxed{18 so {it} is"),
+    ("$\\frac12$", "\\boxed{\\frac{1}{2}, I think"),
+    ("$\\frac12$", "$\\frac{1}{2}$ or $0.5$"),
+    ("$x=18$", "\\boxed{x = 18m}"),
+    ("$18kg$", "18"),
+    ("$2\\sqrt3$", "\\boxed{2\\sqrt{3}cm}"),
+    ("$10\\pi$", "\\boxed{10\\pi cm}"),
+    ("$18$", "$18 °C$"),
+]
+
 # Single answers: each is compared with itself, in other contexts, and with others.
 ANSWERS = r"""
 \text{(A), (C)}
@@ -461,15 +538,22 @@ x = 0, 1
 """.strip().split("\n")
 
 # Texts for which the verdict of gradus differs, with the reason.
-STOP = "a full stop at the end is no part of an answer"
+STOP = "a full stop or a comma at the end is no part of an answer"
 IMAGINARY = "i may stand apart from its factor, and powers of it are computed"
 FACTOR = "inequalities are equal up to a factor, in either direction"
-SIGNS = "the signs ° and ∞, angle brackets and the natural logarithm as \\log_e are read"
-UNIT = "a unit may end with a blank"
+SIGNS = "more signs and commands are read: °, ∞, √, ×, –, angle brackets, \\varnothing, the natural logarithm as \\log_e, % behind a space"
+UNIT = "more units are read: with a blank at the end, a capital letter or a power, and dollars and inches"
+VARIABLE = "the letters of a unit may be variables"
+LAST = "the last side of an equation counts, even without spaces, behind an annotation, or if other sides cannot be read"
+WHOLE = "a number in front of an equals sign is read to its end"
+BRACES = "arguments without braces are read"
+OVER = "\\over divides everything in its braces"
+OUTSIDE = "\\dfrac outside of a formula is read"
+TWICE = "a value and the same value as a percentage are one value"
 BASE = "a number in one base is not that numeral in another base"
 BOX = "\\fbox is a box"
 REPEATED = "equal values of a tuple count each"
-POWER = "decimals times a power of ten are exact"
+POWER = "decimals in products and powers are exact"
 SUM = "sums and integrals are not computed"
 
 DIFFERENT = [
@@ -478,6 +562,8 @@ DIFFERENT = [
     ("$7/6$", "Total = 7 / 6.", STOP),
     ("#### 331185", "The answer is (331185).", STOP),
     ("$\\text{Navin}$", "The answer is $\\text{Navin.}$", STOP),
+    ("$18$", "\\boxed{18,}", STOP),
+    ("$2\\frac{1}{3}$", "The final answer is 7/3. I hope it is correct.", STOP),
     ("$2+3i$", "Thus \\[2 + 3 i\\]", IMAGINARY),
     ("$2 + 3 i$", "The answer is $3i+2$.", IMAGINARY),
     ("$5+3\\cdot i$", "\\boxed{5+3i}", IMAGINARY),
@@ -493,10 +579,44 @@ DIFFERENT = [
     ("$\\ln 2$", "Thus \\[\\log_e 2\\]", SIGNS),
     ("$73.52$", "Thus \\[ 73.52 \\text{ liters} \\]", UNIT),
     ("$3$", "Thus \\[ 3 \\text{ m/s} \\]", UNIT),
+    ("$-\\frac12$", "\\boxed{–0.5}", SIGNS),
+    ("$3\\sqrt5$", "$3√5$", SIGNS),
+    ("$123000$", "The answer is 1.23 × 10^5", SIGNS),
+    ("$\\emptyset$", "$\\varnothing$", SIGNS),
+    ("$18$", "\\boxed{18\\,%}", SIGNS),
+    ("$18$", "\\boxed{18°C}", SIGNS),
+    ("$18$", "\\boxed{18 dollars}", UNIT),
+    ("$12.50$", "$12.50 dollars$", UNIT),
+    ("$18$", "$18in$", UNIT),
+    ("$18$", "\\boxed{18 Hours}", UNIT),
+    ("$18$", "\\boxed{18 cm^2}", UNIT),
+    ("$18$", "$18 m^3$", UNIT),
+    ("$3t$", "$2t + t$", VARIABLE),
+    ("$2ab$", "$ab+ab$", VARIABLE),
+    ("$2t+3s$", "\\boxed{3s+2t}", VARIABLE),
+    ("$1+2i$", "\\boxed{1+2\\mathrm{i}}", VARIABLE),
+    ("#### 18", "The answer is therefore 10+8=18.", LAST),
+    ("#### 18", "Answer: 9*2=$18", LAST),
+    ("#### 18", "The answer is 20 - 2 = <<20-2=18>>18", LAST),
+    ("#### 18", "The final answer is 36 * 50% = 18", LAST),
+    ("#### 18", "The final answer is $9 * $2 = $18", LAST),
+    ("$\\frac12$", "\\boxed{P(X>1)=\\frac12}", LAST),
+    ("#### 18", "The answer is 18 = x", WHOLE),
+    ("$\\sqrt2$", "\\boxed{2^\\frac12}", BRACES),
+    ("$2$", "\\boxed{\\sqrt[3] 8}", BRACES),
+    ("$10$", "$\\dbinom52$", BRACES),
+    ("$0.0015$", "$1.5*10^-3$", BRACES),
+    ("$2\\sqrt2$", "$2 sqrt(2)$", BRACES),
+    ("$\\frac{x+1}{2}$", "$x+1 \\over 2$", OVER),
+    ("$\\frac{x+1}{2}$", "\\boxed{{x+1 \\over 2}}", OVER),
+    ("$\\frac34$", "The answer is \\dfrac{3}{4}.", OUTSIDE),
+    ("$\\frac12$", "$\\frac{1}{2}$ or $50\\%$", TWICE),
     ("$29_{6}$", "Thus \\[29_{5}\\]", BASE),
     ("$9$", "\\fbox{9}", BOX),
     ("$(13, 17, 3, 3)$", "Hence $13, 17, 3, 3$", REPEATED),
     ("$7.48 \\times 10^{-5}$", "**Answer:** $187/2500000$", POWER),
+    ("$123456789$", "\\boxed{1.23456789 \\times 10^8}", POWER),
+    ("$\\sqrt2$", "$2^{0.5}$", POWER),
     ("$6$", "\\boxed{\\sum_{i=1}^{3} i}", SUM),
     ("$\\frac12$", "\\boxed{\\int_0^1 x dx}", SUM),
 ]

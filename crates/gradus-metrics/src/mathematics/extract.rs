@@ -24,32 +24,16 @@ pub(super) enum Form {
     Plain,
 }
 
-/// Maximum number of characters between the word "answer" and the answer, without and with an equals sign in front of the answer.
+/// Maximum number of characters between the word "answer" and its LaTeX, and between "final answer" and "is".
 const NEAR: usize = 50;
-const NEAR_EQUALS: usize = 100;
+const NEAR_IS: usize = 100;
 
 /// Returns the spans that may hold the answer. The most reliable kind comes first; within a kind, the last span in the text comes first.
 pub(super) fn candidates(text: &str) -> Vec<Span> {
-    let mut spans = latex_spans(text);
-    spans.extend(plain_spans(text));
-    spans.sort_by_key(|span| span.start);
-    let mut ranks = vec![Rank::Elsewhere; spans.len()];
-    for word in WORD.captures_iter(text) {
-        let after = word.get(0).expect("a match").end();
-        for at in announced(text, &spans, after) {
-            let between = &text[after..spans[at].start];
-            let rank = if word.name("final").is_some() && IS.is_match(between) {
-                if HOPE.is_match(&text[spans[at].end..]) { Rank::Hoped } else { Rank::Final }
-            } else if text[after..].starts_with(':') {
-                Rank::BehindColon
-            } else {
-                Rank::BehindWord
-            };
-            ranks[at] = ranks[at].min(rank);
-        }
-    }
-    let boxed = boxed_spans(text).map(|span| (Rank::Final, span));
-    let mut ranked: Vec<(Rank, Span)> = ranks.into_iter().zip(spans).chain(boxed).collect();
+    let mut ranked = plain_spans(text);
+    ranked.extend(announced_latex(text));
+    ranked.extend(boxed_spans(text).map(|span| (Rank::Final, span)));
+    ranked.extend(latex_spans(text).into_iter().map(|span| (Rank::Elsewhere, span)));
     ranked.sort_by(|(rank, span), (other_rank, other)| {
         rank.cmp(other_rank).then(other.end.cmp(&span.end)).then(span.start.cmp(&other.start))
     });
@@ -69,50 +53,54 @@ enum Rank {
 }
 
 static WORD: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)(?P<final>final )?answer").expect("a pattern"));
-static IS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?is)(?:^|\s)is:?\s*$").expect("a pattern"));
+static IS: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"(?i)\s+is:?").expect("a pattern"));
 static HOPE: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\.?\s?I hope").expect("a pattern"));
 
-/// Returns the spans announced by the word "answer", which ends at `after`: the next LaTeX, and a number on the same line. The number is
-/// the last one after an equals sign, or else the next one.
-fn announced(text: &str, spans: &[Span], after: usize) -> impl Iterator<Item = usize> {
-    let reach =
-        |characters: usize| text[after..].char_indices().nth(characters + 1).map_or(text.len(), |(at, _)| after + at);
-    let (near, near_equals) = (reach(NEAR), reach(NEAR_EQUALS));
-    let from = spans.partition_point(|span| span.start < after);
-    let within = |limit: usize| (from..spans.len()).take_while(move |&at| spans[at].start <= limit);
-    let latex = within(near).find(|&at| spans[at].form != Form::Plain);
-
-    let is_number = |at: usize| {
-        let is_on_line = spans[at].form == Form::Plain && !text[after..spans[at].start].contains('\n');
-        is_on_line && !text[spans[at].end..].trim_start().starts_with('=')
-    };
-    let is_behind_equals = |at: usize| text[after..spans[at].start].trim_end().ends_with('=');
-    // If two spans begin at the same position, the longer comes first.
-    let later = |last: usize, next: usize| if spans[next].start > spans[last].start { next } else { last };
-    let behind_equals = within(near_equals).filter(|&at| is_number(at) && is_behind_equals(at)).reduce(later);
-    let number = behind_equals.or_else(|| within(near).find(|&at| is_number(at)));
-    latex.into_iter().chain(number)
+/// Returns the LaTeX that the word "answer" announces: what follows "final answer … is", and the next formula.
+fn announced_latex(text: &str) -> Vec<(Rank, Span)> {
+    let mut found = Vec::new();
+    for word in WORD.captures_iter(text) {
+        let after = word.get(0).expect("a match").end();
+        let reach =
+            |characters: usize| text[after..].char_indices().nth(characters).map_or(text.len(), |(at, _)| after + at);
+        if word.name("final").is_some() {
+            let mut is = IS.find_iter(&text[after..]).take_while(|is| after + is.start() <= reach(NEAR_IS));
+            let span = is.find_map(|is| {
+                let from = after + is.end();
+                let blank = text[from..].len() - text[from..].trim_start().len();
+                let span = next_latex(text, from + blank, from + blank)?;
+                let is_hoped = is.start() == 0 && HOPE.is_match(&text[span.end..]);
+                Some((if is_hoped { Rank::Hoped } else { Rank::Final }, span))
+            });
+            found.extend(span);
+        }
+        let rank = if text[after..].starts_with(':') { Rank::BehindColon } else { Rank::BehindWord };
+        found.extend(next_latex(text, after, reach(NEAR)).map(|span| (rank, span)));
+    }
+    found
 }
 
-/// Finds `$…$`, `\(…\)`, `\[…\]`, `$$…$$` and bare `\frac{a}{b}`. Several of them separated by commas or "and" form one span.
+/// Returns all LaTeX.
 fn latex_spans(text: &str) -> Vec<Span> {
     let mut found: Vec<Span> = Vec::new();
-    let mut at = 0;
-    while at < text.len() {
-        let Some(mut span) = environment(text, at) else {
-            at += text[at..].chars().next().map_or(1, char::len_utf8);
-            continue;
-        };
-        // Up to six adjacent ones form a list.
-        for _ in 0..5 {
-            let Some(gap) = LIST.find(&text[span.end..]) else { break };
-            let Some(next) = environment(text, span.end + gap.end()) else { break };
-            span = Span { end: next.end, text: format!("{}, {}", span.text, next.text), ..span };
-        }
-        at = span.end;
+    while let Some(span) = next_latex(text, found.last().map_or(0, |span| span.end), text.len()) {
         found.push(span);
     }
     found
+}
+
+/// Finds `$…$`, `\(…\)`, `\[…\]`, `$$…$$` and bare `\frac{a}{b}` that begin in the range from `from` to `last`. Several of them separated by
+/// commas or "and" form one span.
+fn next_latex(text: &str, from: usize, last: usize) -> Option<Span> {
+    let mut starts = text[from..].char_indices().map(|(at, _)| from + at).take_while(|&at| at <= last);
+    let mut span = starts.find_map(|at| environment(text, at))?;
+    // Up to six adjacent ones form a list.
+    for _ in 0..5 {
+        let Some(gap) = LIST.find(&text[span.end..]) else { break };
+        let Some(next) = environment(text, span.end + gap.end()) else { break };
+        span = Span { end: next.end, text: format!("{}, {}", span.text, next.text), ..span };
+    }
+    Some(span)
 }
 
 static LIST: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"^\s*(?:,?\s*and|,?\s*or|,)\s*").expect("a pattern"));
@@ -140,6 +128,14 @@ fn environment(text: &str, start: usize) -> Option<Span> {
             return made(&inner[..length], start + open.len() + length + close.len());
         }
     }
+    if let Some(inner) = rest.strip_prefix('[')
+        && before.is_some_and(char::is_whitespace)
+        && let Some(length) = inner.find(['[', ']', '\n'])
+        && let Some(after) = inner[length..].strip_prefix(']')
+        && after.starts_with(char::is_whitespace)
+    {
+        return made(&inner[..length], start + 1 + length + 1);
+    }
     if rest.starts_with('$') && !before.is_some_and(|c| c.is_ascii_digit()) {
         let inner = &rest[1..];
         let mut is_escaped = false;
@@ -162,9 +158,16 @@ fn boxed_spans(text: &str) -> Option<Span> {
     let mut at = 0;
     while let Some(found) = BOXED.find(&text[at..]) {
         let (start, open) = (at + found.start(), at + found.end() - 1);
-        let end = closing(text, open).unwrap_or(text.len());
-        boxes.push((start, (end + 1).min(text.len()), text[open + 1..end].trim()));
-        at = end.max(open + 1);
+        let inner = &text[open + 1..];
+        let (length, brace) = match (closing(text, open), inner.rfind('}')) {
+            (Some(end), _) => (end - open - 1, 1),
+            // One that lacks a brace ends with the last brace of the text.
+            (None, Some(last)) => (last + 1, 0),
+            // One that was cut off holds no answer.
+            (None, None) => break,
+        };
+        at = open + 1 + length + brace;
+        boxes.push((start, at, inner[..length].trim()));
     }
     let (mut start, end, last) = boxes.pop()?;
     let mut texts = vec![last];
@@ -203,34 +206,62 @@ fn closing(text: &str, open: usize) -> Option<usize> {
     None
 }
 
-static NUMBER: LazyLock<Regex> = LazyLock::new(|| {
+/// Regular expressions of numbers, and of arithmetic expressions of numbers, with the rank of what they find.
+///
+/// They are those of `math-verify`, with two additions: of `9*2=18` the last side counts, and what stands in `<<9*2=18>>` does not.
+static PLAIN: LazyLock<[(Rank, Regex); 6]> = LazyLock::new(|| {
     let number = r"(?P<number>-?[1-9]\d{0,2}(?:[ ,]\d{3})+(?:\.\d+)?|-?\d+[.,]\d+|\.\d+|-?\d+)";
-    Regex::new(&format!(r"(?:^|\s|=)(?:\*\*)?[$€£¥₹]?{number}(?P<percent>\s*(?:%|[Pp]ercentage|[Pp]ercent|[Pp]ct))?"))
-        .expect("a pattern")
-});
-static EXPRESSION: LazyLock<Regex> = LazyLock::new(|| {
+    let number = format!(
+        r"[$€£¥₹₽₪₩₫฿₡₢₣₤₥₦₧₨₭₮₯₰₱₲₳₴₵₶₷₸₺₻₼₾₿]?{number}(?P<percent>\s*(?:%|[Pp]ercentage|[Pp]ercent|[Pp]ct))?"
+    );
     let all = r"[\d.\s+\-*×/^()÷]";
-    let sign = r"[+\-*×/^()÷]";
-    Regex::new(&format!(r"(?:^|\s|=)(?:\*\*)?(?P<expression>-?\(?-?\d{all}*{sign}{all}+\)?)(?:\*\*)?(?:[.,:\s)$]|$)"))
-        .expect("a pattern")
+    let expression =
+        format!(r"(?P<expression>-?\(?-?\d{all}*[+\-*×/^()÷]{all}+\)?)(?P<suffix>(?:\*\*)?(?:[.,:\s)$]|\z))");
+    let start = r"(?:^|\s|=)";
+    let side = r"(?:(?:[-+*×/÷^()\d%$€£ ]|\.\d)+=[ ]?)*";
+    let either = format!(r"{side}(?:\*\*)?(?:{expression}|{number})");
+    // As before, but followed by neither an equals sign nor the rest of a number.
+    let before_no_equals = format!(
+        r"{side}(?:\*\*)?(?:{expression}\s*(?:[^\s=]|\z)|{number}(?:\s*\z|\s+[^\s=]|[.,](?:\D|\z)|[^\s\d=.,]))"
+    );
+    let last_side = r".{0,100}=(?:\s+|\s*<<[^<>\n]*>>)";
+    let announced = format!(r"(?:{last_side}|.{{0,50}}?[\s=]){before_no_equals}");
+    let pattern = |rank, pattern: String| (rank, Regex::new(&pattern).expect("a pattern"));
+    [
+        pattern(Rank::Hoped, format!(r"(?i:final answer is):?\s*{start}{either}\.?\s?I hope")),
+        pattern(Rank::Final, format!(r"(?i:final answer.{{0,100}}?)\s+is:?{start}{either}")),
+        pattern(Rank::BehindColon, format!(r"(?i:answer):{announced}")),
+        pattern(Rank::BehindWord, format!(r"(?i:answer){announced}")),
+        pattern(Rank::Elsewhere, format!(r"{start}(?:\*\*)?{expression}")),
+        pattern(Rank::Elsewhere, format!(r"{start}(?:\*\*)?{number}")),
+    ]
 });
 
 /// Finds numbers, and arithmetic expressions of numbers.
-fn plain_spans(text: &str) -> Vec<Span> {
-    let numbers = NUMBER.captures_iter(text).map(|found| {
-        let (whole, number) = (found.get(0).expect("a match"), found.name("number").expect("a number"));
-        let digits = decimal_comma(number.as_str());
-        let is_percent = found.name("percent").is_some();
-        Span { start: number.start(), end: whole.end(), text: digits, form: Form::Plain, is_percent }
-    });
-    let expressions = EXPRESSION.captures_iter(text).map(|found| {
-        let (whole, inner) = (found.get(0).expect("a match"), found.name("expression").expect("an expression"));
-        let text = inner.as_str().replace('\n', " ");
-        Span { start: inner.start(), end: whole.end(), text, form: Form::Plain, is_percent: false }
-    });
-    // If two spans begin at the same position, the longer is read first.
-    expressions.chain(numbers).collect()
+fn plain_spans(text: &str) -> Vec<(Rank, Span)> {
+    let mut spans = Vec::new();
+    for (rank, pattern) in PLAIN.iter() {
+        let mut at = 0;
+        while let Some(found) = pattern.captures_at(text, at) {
+            let start = found.get(0).expect("a match").start();
+            let group = |name: &str| found.name(name);
+            let end = group("suffix").or(group("percent")).or(group("number"));
+            at = end.expect("a number or an expression").end();
+            let is_percent = group("percent").is_some();
+            let inner = group("number").map(|number| decimal_comma(number.as_str())).or_else(|| {
+                let expression = group("expression")?.as_str();
+                // In a program, `**` is a power, and numbers without an operator between them are a mistake.
+                (!ADJACENT.is_match(expression)).then(|| expression.replace('\n', " ").replace("**", "^"))
+            });
+            let span = |text| Span { start, end: at, text, form: Form::Plain, is_percent };
+            spans.extend(inner.map(|inner| (*rank, span(inner))));
+        }
+    }
+    spans
 }
+
+static ADJACENT: LazyLock<Regex> =
+    LazyLock::new(|| Regex::new(r"[\d.]\s+[\d.]|[\d.)]\s*\(|\)\s*\.?\d").expect("a pattern"));
 
 /// Converts a number to program notation: `1,234.5` and `1 234.5` have digit groups, `3,5` has a decimal comma.
 fn decimal_comma(number: &str) -> String {

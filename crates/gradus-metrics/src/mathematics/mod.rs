@@ -13,7 +13,8 @@
 //! **Location of the answer.** The last `\boxed{…}`; otherwise what follows "the final answer is"; otherwise what follows "answer:" or
 //! "answer"; otherwise the last mathematics (`$…$`, `\(…\)`, `\[…\]`) or the last number.
 //!
-//! **Equality.** Numbers are compared by value, exactly if they are fractions. Decimals are compared after rounding to six digits. `9%`
+//! **Equality.** Numbers are compared by value, exactly if they are fractions or one of them is whole. Other decimals are compared after
+//! rounding to six digits. `9%`
 //! equals `9` and `0.09`. Expressions with variables are equal if they have the same value at fixed points. Lists and sets are compared in
 //! any order, tuples in order, matrices and intervals part by part, equations and inequalities up to a factor. Case is ignored. The gold
 //! answer determines whether a value or an equation is expected: `x = 5` answers `5`, and the other way round. Units and degrees are
@@ -27,14 +28,19 @@ mod extract;
 mod parser;
 mod value;
 
+use std::sync::LazyLock;
+
+use regex::Regex;
+
 use extract::{Form, Span, candidates};
 use value::Value;
 
 /// An answer found in a text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MathAnswer {
-    /// Its value; `None` if the mathematics cannot be parsed.
-    value: Option<Value>,
+    /// Its value without a unit, and then with the letters of the unit as variables, if it ends with one: `5t` may be a time or a product.
+    /// Empty if the mathematics cannot be parsed.
+    values: Vec<Value>,
     /// Its letters, with minimal whitespace.
     text: String,
 }
@@ -45,12 +51,13 @@ impl MathAnswer {
         let mut first: Option<String> = None;
         for span in candidates(text).into_iter().take(64) {
             let clean = cleaned(&span.text);
-            let letters = first.get_or_insert_with(|| packed(&clean, span.form));
-            if let Some(value) = read(&span, &clean) {
-                return Some(Self { value: Some(value), text: std::mem::take(letters) });
+            let letters = first.get_or_insert_with(|| packed(without_unit(&clean), span.form));
+            let values = read(&span, &clean);
+            if !values.is_empty() {
+                return Some(Self { values, text: std::mem::take(letters) });
             }
         }
-        first.map(|text| Self { value: None, text })
+        first.map(|text| Self { values: Vec::new(), text })
     }
 
     /// Reads a gold answer: a text that contains an answer, or bare LaTeX such as `x^2 + 1`.
@@ -63,8 +70,9 @@ impl MathAnswer {
                 .filter(|word| word.len() > 1 && word.bytes().all(|byte| byte.is_ascii_alphabetic()))
                 .count()
                 > 1;
-            if !is_prose && let Some(value) = parser::parse(&clean) {
-                return Some(Self { value: Some(value), text: packed(&clean, Form::Plain) });
+            let values = if is_prose { Vec::new() } else { with_and_without_unit(&clean, parser::parse) };
+            if !values.is_empty() {
+                return Some(Self { values, text: packed(without_unit(&clean), Form::Plain) });
             }
         }
         Self::find(text)
@@ -72,7 +80,7 @@ impl MathAnswer {
 
     /// Returns whether `answer` is correct, with `self` as the gold answer.
     pub fn is_matched_by(&self, answer: &Self) -> bool {
-        let is_equal = matches!((&self.value, &answer.value), (Some(gold), Some(found)) if gold.equals(found));
+        let is_equal = self.values.iter().any(|gold| answer.values.iter().any(|found| gold.equals(found)));
         is_equal || (!self.text.is_empty() && self.text == answer.text)
     }
 }
@@ -83,17 +91,26 @@ pub fn is_correct(gold: &str, text: &str) -> Option<bool> {
     Some(MathAnswer::find(text).is_some_and(|answer| gold.is_matched_by(&answer)))
 }
 
-fn read(span: &Span, clean: &str) -> Option<Value> {
-    let value = parser::parse(clean).or_else(|| {
-        // If `a = b = c` cannot be parsed as a whole, the last side is used.
-        let is_chain = span.form != Form::Plain && !clean.contains([',', ';']);
-        let (_, last) = clean.rsplit_once('=').filter(|_| is_chain)?;
-        parser::parse(last)
-    })?;
-    Some(match (value, span.is_percent) {
-        (Value::Scalar(expr), true) => Value::Scalar(expression::Expr::Percent(Box::new(expr))),
-        (value, _) => value,
+fn read(span: &Span, clean: &str) -> Vec<Value> {
+    with_and_without_unit(clean, |text| {
+        let value = parser::parse(text).or_else(|| {
+            // If `a = b = c` cannot be parsed as a whole, the last side is used.
+            let is_chain = span.form != Form::Plain && !text.contains([',', ';']);
+            let (_, last) = text.rsplit_once('=').filter(|_| is_chain)?;
+            parser::parse(last)
+        })?;
+        Some(match (value, span.is_percent) {
+            (Value::Scalar(expr), true) => Value::Scalar(expression::Expr::Percent(Box::new(expr))),
+            (value, _) => value,
+        })
     })
+}
+
+/// Reads a text without the unit at its end, and then with it.
+fn with_and_without_unit(text: &str, read: impl Fn(&str) -> Option<Value>) -> Vec<Value> {
+    let bare = without_unit(text);
+    let whole = (bare.len() < text.len()).then(|| read(text)).flatten();
+    read(bare).into_iter().chain(whole).collect()
 }
 
 /// Prepares a text for a comparison by letters: removes spaces except within words and numbers, and writes `a/b` in LaTeX as a fraction.
@@ -115,18 +132,23 @@ fn packed(text: &str, form: Form) -> String {
     }
 }
 
-/// Units that may follow a number.
-const UNITS: [&str; 58] = [
-    "degrees", "degree", "deg", "cm", "mm", "km", "m", "ft", "feet", "foot", "inches", "inch", "in", "meters", "meter",
-    "metres", "metre", "miles", "mile", "mph", "kmh", "yards", "yard", "kg", "g", "grams", "lb", "lbs", "pounds",
-    "pound", "liters", "liter", "litres", "gallons", "gallon", "hours", "hour", "hr", "hrs", "minutes", "minute",
-    "min", "seconds", "second", "sec", "s", "days", "day", "weeks", "months", "years", "year", "cents", "dollars",
-    "dollar", "units", "unit", "square",
-];
+/// Units after a number, each with an optional plural: those of `math-verify` and a few others. As there, one letter must be lowercase.
+const UNITS: &str = "feet|foot|sue|digit|pound|meal|edge|student|children ticket|multiple|east|degree|mph|kmph|ft|m square|m east|sq m|deg\
+    |mile|monkey|prime|ratio|profit of rs|rd|gm|lb|tile|per|dm|lt|gain|ab|way|west|no change|men|soldier|pie|bc|excess|st|inches|noon|cent|by\
+    |gal|kmh|acre|rise|th|sq|mark|toy|coin|gallon|°|° ?[cf]|profit|yr|women|am|pm|hr|cu cm|square|are|rupee|rounds|cubic|cc|mtr|ohm|number|day\
+    |hour|minute|min|second|man|woman|sec|cube|mt|sq inch|mp|hectare|more|unit|rs|kg|month|km|cm|mm|apple|liter|loss|yard|pure|year|increase\
+    |decrease|less|surface|litre|pi sq m|metre|meter|inch|in|dollar|week";
 
-/// Removes what does not change the value: words in between, units, empty braces, quotes.
+static UNIT: LazyLock<Regex> = LazyLock::new(|| {
+    let length = r"(?i:mm|cm|dm|km|ft|feet|foot|in|inch|yard|mile|meter|metre|unit)(?:s|es)?|\sm";
+    let powers = r"\^[23]|\^\{[23]\}|[²³]";
+    let all = format!(r"(?i:{UNITS})(?:s|es)?|[cdghlmost](?:s|es)?|(?:{length})(?:{powers})");
+    Regex::new(&format!(r"(?P<before>\d|\}}|\s)\s*(?:{all})\s*$")).expect("a pattern")
+});
+
+/// Removes what does not change the value: words in between, empty braces, quotes.
 fn cleaned(text: &str) -> String {
-    let mut text = text.replace("\\$", "").replace('$', "").replace("{,}", ",");
+    let mut text = text.replace("\\$", "").replace(['$', '\'', '"'], "").replace("{,}", ",");
     while let Some(at) = text.find("\\!") {
         // The narrow space is removed together with the whitespace after it: `11,\! 111`.
         let rest = text.split_off(at);
@@ -140,7 +162,6 @@ fn cleaned(text: &str) -> String {
         ("\\%", "%"),
         ("\\ldots", ""),
         ("\\dots", ""),
-        ("\\infinity", "\\infty"),
         ("^{\\circ}", ""),
         ("^\\circ", ""),
         ("^{\\text{th}}", ""),
@@ -156,16 +177,31 @@ fn cleaned(text: &str) -> String {
     for (words, sign) in [(" percentage", "%"), (" percent", "%"), ("\\text{percent}", "%"), (" pct", "%")] {
         text = text.replace(words, sign);
     }
+    let text = INFINITY.replace_all(&text, "\\infty");
+    let text = ROOT.replace_all(&text, "\\sqrt(");
     let mut text = text.replace(",,", ",").replace(", ,", ",").trim().trim_end_matches(['.', ',', ';', ' ']).to_owned();
     if text.ends_with('\\') {
         text.pop();
     }
-    without_unit(&text).to_owned()
+    text
 }
 
-/// Removes a unit at the end: `5 \text{ cm}^2`, `5 cm`.
+static INFINITY: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\\?\binfinity\b|\binf\b").expect("a pattern"));
+static ROOT: LazyLock<Regex> = LazyLock::new(|| Regex::new(r"\\?\bsqrt\s?\(").expect("a pattern"));
+
+/// Removes a unit at the end: `5 \text{ cm}^2`, `5 cm`, `5cm`, `5 square units`.
 fn without_unit(text: &str) -> &str {
-    let text = text.trim();
+    let mut text = without_text(text.trim());
+    // A unit may have two words.
+    for _ in 0..2 {
+        let Some(found) = UNIT.captures(text) else { break };
+        text = text[..found.name("before").expect("a match").end()].trim_end();
+    }
+    text
+}
+
+/// Removes a unit in LaTeX's text mode at the end.
+fn without_text(text: &str) -> &str {
     let bare = ["^2", "^3", "^{2}", "^{3}", "²", "³"].iter().find_map(|power| text.strip_suffix(power)).unwrap_or(text);
     for command in ["\\text", "\\mathrm", "\\mbox", "\\textrm"] {
         if let Some(at) = bare.rfind(command)
@@ -175,16 +211,8 @@ fn without_unit(text: &str) -> &str {
             let before = bare[..at].trim_end().trim_end_matches(['\\', ',', '~', ';']).trim_end();
             let is_number = before.ends_with(|c: char| c.is_ascii_digit() || matches!(c, '}' | ')' | '%' | 'i'));
             if is_number {
-                return without_unit(before);
+                return without_text(before);
             }
-        }
-    }
-    if let Some(at) = bare.rfind(|c: char| !c.is_ascii_alphabetic()) {
-        let (before, word) = bare.split_at(at + bare[at..].chars().next().map_or(1, char::len_utf8));
-        let is_after_number =
-            before.trim_end().ends_with(|c: char| c.is_ascii_digit() || c == '}') && before.ends_with([' ', '}']);
-        if is_after_number && UNITS.contains(&word.to_ascii_lowercase().as_str()) {
-            return without_unit(before);
         }
     }
     text
@@ -204,6 +232,8 @@ mod tests {
             ("A solution is not known.", "5", None),
             ("", "5", None),
             ("so\n#### 1,000", "1000", Some(true)),
+            ("18kg", "18", Some(true)),
+            ("18 kg", "19", Some(false)),
             ("4", "", Some(false)),
         ] {
             assert_eq!(is_correct(gold, text), expected, "{gold} | {text}");
@@ -241,6 +271,7 @@ mod tests {
                     "\\frac", "{", "}", "(", ")", "[", "]", "$", "1", "2.5", "x", "^", "_", "\\sqrt", "\\boxed{", "answer: ", "=",
                     "<", "-", "+", "/", "\\text{cm}", "%", "!", "|", "\\pm", ",", "\\cup", "\\infty", "\\begin{pmatrix}",
                     "\\end{pmatrix}", "\\\\", "&", " ", "é", "\\log_", "\\binom", "\\{", "\\}", "\n", "\\sin", "i", "e", "**",
+                    "cm", "\\over", "E4", "sqrt(", "infinity", "'", "final answer is ", "I hope", "[1] ", "°",
                 ]),
                 0..40,
             ),

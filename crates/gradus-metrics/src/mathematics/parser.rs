@@ -11,6 +11,9 @@ use super::value::{Order, Value};
 const DEPTH: usize = 48;
 const BYTES: usize = 4000;
 
+/// Maximum exponent of a number such as `7E4`.
+const EXPONENT: u32 = 1000;
+
 /// Parses a text that is an answer as a whole. `None` if it is not mathematics.
 pub(super) fn parse(text: &str) -> Option<Value> {
     if text.len() > BYTES {
@@ -18,7 +21,7 @@ pub(super) fn parse(text: &str) -> Option<Value> {
     }
     let tokens = tokens(text)?;
     let mut parser = Parser { tokens, at: 0, depth: 0 };
-    let value = parser.list()?;
+    let value = parser.group_of_lists()?;
     (parser.at == parser.tokens.len()).then_some(value)
 }
 
@@ -134,6 +137,7 @@ fn tokens(text: &str) -> Option<Vec<Token>> {
             '≠' => found.push(Token::Command("ne".into())),
             'π' => found.push(Token::Command("pi".into())),
             '∞' => found.push(Token::Command("infty".into())),
+            '∅' => found.push(Token::Command("emptyset".into())),
             '√' => found.push(Token::Command("sqrt".into())),
             '∪' => found.push(Token::Command("cup".into())),
             '∩' => found.push(Token::Command("cap".into())),
@@ -170,6 +174,16 @@ fn number_end(chars: &[char], start: usize) -> usize {
         }
     } else if chars.get(i) == Some(&'.') && !chars.get(i + 1).is_some_and(|c| c.is_alphanumeric()) {
         i += 1; // `5.`
+    }
+    // `7E4`, `7.0E-4`
+    if chars.get(i) == Some(&'E') {
+        let first = i + 1 + usize::from(matches!(chars.get(i + 1), Some('+' | '-')));
+        if digit(first) {
+            i = first;
+            while digit(i) {
+                i += 1;
+            }
+        }
     }
     i
 }
@@ -230,6 +244,19 @@ impl Parser {
         let found = read(self);
         self.depth -= 1;
         found
+    }
+
+    /// Parses what braces contain: a list, or TeX's `a \over b` or `a \choose b`.
+    fn group_of_lists(&mut self) -> Option<Value> {
+        let value = self.list()?;
+        if self.takes_command("over") {
+            return Some(Value::Scalar(value.scalar()?.divided_by(self.list()?.scalar()?)));
+        }
+        if self.takes_command("choose") {
+            let from = self.list()?.scalar()?;
+            return Some(Value::Scalar(Expr::Call(Function::Binomial, vec![value.scalar()?, from])));
+        }
+        Some(value)
     }
 
     /// Parses values separated by commas or semicolons. A single value is not wrapped in a list.
@@ -474,11 +501,7 @@ impl Parser {
             Token::Text(text) if text.is_empty() => return self.atom(),
             Token::Text(text) => self.worded(&text)?,
             Token::Sign('{') => {
-                let mut value = self.list()?;
-                if self.takes_command("choose") {
-                    let from = self.list()?.scalar()?;
-                    value = Value::Scalar(Expr::Call(Function::Binomial, vec![value.scalar()?, from]));
-                }
+                let value = self.group_of_lists()?;
                 self.takes('}').then_some(())?;
                 return Some(value);
             }
@@ -513,10 +536,19 @@ impl Parser {
         // A single letter in another typeface is a variable.
         let name: String =
             text.split_whitespace().collect::<Vec<_>>().join(" ").trim_matches(['.', '(', ')']).to_owned();
+        let whole = |text: &str| text.trim().parse::<i64>().ok().map(Expr::integer);
         match name.as_str() {
             "" => None,
+            // Formulas in text are not read, so that a fraction in it is found by itself.
+            _ if name.contains(['{', '}']) => None,
             "i" => Some(Expr::Constant(Constant::I)),
             "e" => Some(Expr::Constant(Constant::E)),
+            // `\text{1/2}`
+            _ if let Some((top, bottom)) = name.split_once('/')
+                && let (Some(top), Some(bottom)) = (whole(top), whole(bottom)) =>
+            {
+                Some(top.divided_by(bottom))
+            }
             // `\mathbf{-5}`
             _ => match name.strip_prefix('-').unwrap_or(&name) {
                 digits if digits.is_empty() || digits.bytes().any(|byte| !byte.is_ascii_digit()) => self.named(name),
@@ -745,10 +777,17 @@ fn shown(token: &Token) -> String {
 }
 
 fn number(text: &str) -> Option<Expr> {
+    let (text, exponent) = text.split_once('E').map_or((text, None), |(text, exponent)| (text, Some(exponent)));
     let (whole, fraction) = text.split_once('.').unwrap_or((text, ""));
     let digits: BigInt = format!("{whole}{fraction}").parse().ok()?;
-    let scale = num_traits::pow::Pow::pow(BigInt::from(10), u32::try_from(fraction.len()).ok()?);
-    Some(Expr::Number { value: BigRational::new(digits, scale), is_decimal: !fraction.is_empty() })
+    let scale = |digits: u32| num_traits::pow::Pow::pow(BigInt::from(10), digits);
+    let mut value = BigRational::new(digits, scale(u32::try_from(fraction.len()).ok()?));
+    if let Some(exponent) = exponent {
+        let exponent: i32 = exponent.parse().ok().filter(|exponent: &i32| exponent.unsigned_abs() <= EXPONENT)?;
+        let factor = BigRational::from(scale(exponent.unsigned_abs()));
+        value = if exponent < 0 { value / factor } else { value * factor };
+    }
+    Some(Expr::Number { value, is_decimal: !fraction.is_empty() || exponent.is_some() })
 }
 
 fn whole(expr: &Expr) -> Option<&BigRational> {
