@@ -28,6 +28,9 @@ mod win_rates;
 
 pub use win_rates::WinRates;
 
+/// A run and its name in a comparison.
+pub type NamedRun<'r> = (&'r str, &'r RunDir);
+
 /// A policy in a comparison.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Entry {
@@ -182,8 +185,8 @@ impl Entry {
 
     /// Returns the starts of finished runs, each with its name, one for each start model. If there are several, their names list the runs that
     /// began there. Without any information about the start, returns one start without measurements.
-    pub fn starts_of<'r>(runs: impl IntoIterator<Item = (&'r str, &'r RunDir)>) -> Vec<Self> {
-        let mut by_model: Vec<(Option<String>, Vec<(&str, &RunDir)>)> = Vec::new();
+    pub fn starts_of<'r>(runs: impl IntoIterator<Item = NamedRun<'r>>) -> Vec<Self> {
+        let mut by_model: Vec<(Option<String>, Vec<NamedRun<'r>>)> = Vec::new();
         for (name, run) in runs {
             let model = read_results(run).ok().and_then(|results| Some(results.get("model")?.as_str()?.to_owned()));
             match by_model.iter_mut().find(|(known, _)| *known == model) {
@@ -196,7 +199,7 @@ impl Entry {
             by_model.retain(|(model, _)| model.is_some());
         }
         let is_one = by_model.len() == 1;
-        let of_model = |(_, runs): &(_, Vec<(&str, &RunDir)>)| {
+        let of_model = |(_, runs): &(_, Vec<NamedRun<'r>>)| {
             let (names, runs): (Vec<&str>, Vec<&RunDir>) = runs.iter().copied().unzip();
             let start = Self::start_of(&runs);
             if is_one { start } else { Self { name: format!("start of {}", names.join(", ")), ..start } }

@@ -154,7 +154,7 @@ fn compare(entries: &[Entry]) -> (Vec<Vec<String>>, Option<WinRates>) {
     };
     let none = String::new;
     let entries: Vec<Policy> = entries.iter().filter_map(run).collect();
-    let starts = Policy::starts_of(entries.iter().filter_map(|entry| entry.run.as_ref()));
+    let starts = Policy::starts_of(entries.iter().filter_map(|entry| Some((entry.name.as_str(), entry.run.as_ref()?))));
     let mut compared = Comparison { model: none(), data: none(), budget: none(), evaluation: none(), entries };
     let rates = compared.win_rates();
     compared.entries.splice(0..0, starts);
