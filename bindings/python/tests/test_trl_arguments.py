@@ -392,7 +392,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
         "Reward",
         {"eval_strategy": "steps", "metric_for_best_model": "accuracy", "greater_is_better": True},
         HELD_OUT,
-        {**MEASURED, "eval_steps": 10, "best_metric": "eval_accuracy"},
+        {**MEASURED, "eval_steps": 10, "best_metric": "eval_accuracy", "greater_is_better": True},
     ),
     (
         "SFT",

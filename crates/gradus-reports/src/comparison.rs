@@ -104,6 +104,7 @@ fn check_replaceable(directory: &Path) -> Result<()> {
     let what = match foreign.iter().min() {
         Some(name) => format!("it holds `{name}`, which comparisons do not write"),
         None if is_empty || holds_comparison(directory) => return Ok(()),
+        None if !directory.join("comparison.json").is_file() => "it has no `comparison.json`".into(),
         None => "its `comparison.json` is not that of a comparison".into(),
     };
     let message = format!("`{}` is not replaced by a comparison: {what}", directory.display());

@@ -266,9 +266,13 @@ impl Evaluation<'_> {
     }
 }
 
-/// Names of values that every evaluation of completions has, in training of a method that samples or does not.
+/// Names of values that evaluations of completions have, in training of a method that samples or does not.
 pub fn own_names(is_online: bool) -> &'static [&'static str] {
-    if is_online { &["length", "clipped_ratio", "reward", "reward_std"] } else { &["length", "clipped_ratio", "loss"] }
+    if is_online {
+        &["length", "clipped_ratio", "kl", "reward", "reward_std"]
+    } else {
+        &["length", "clipped_ratio", "kl", "loss"]
+    }
 }
 
 /// The error that a metric has the name of another value of its evaluation. A mean of both would be neither of them.

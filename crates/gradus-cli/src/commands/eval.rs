@@ -250,7 +250,7 @@ fn refuse_sampling(matches: &ArgMatches) -> gradus::Result<()> {
 fn refuse_intervals(matches: &ArgMatches) -> gradus::Result<()> {
     match given(matches, |id| id == "bootstrap") {
         Some(flag) => Err(Error::input(format!("`--{flag}` is given, but no metrics are measured"))
-            .with_hint("leave it out, or name metrics with `--metrics`; only their intervals are resampled")),
+            .with_hint("leave it out; only the intervals of metrics are resampled")),
         None => Ok(()),
     }
 }

@@ -297,6 +297,7 @@ fn cell(name: &str, text: &str) -> Value {
     if REFERENCES.contains(&name)
         && start.starts_with('[')
         && let Ok(Value::Array(values)) = json::parse(text.as_bytes())
+        && !values.is_empty()
         && values.iter().all(Value::is_string)
     {
         return Value::Array(values);

@@ -132,17 +132,20 @@ fn packed(text: &str, form: Form) -> String {
     }
 }
 
-/// Units after a number, each with an optional plural: those of `math-verify` and a few others. As there, one letter must be lowercase.
-const UNITS: &str = "feet|foot|sue|digit|pound|meal|edge|student|children ticket|multiple|east|degree|mph|kmph|ft|m square|m east|sq m|deg\
-    |mile|monkey|prime|ratio|profit of rs|rd|gm|lb|tile|per|dm|lt|gain|ab|way|west|no change|men|soldier|pie|bc|excess|st|inches|noon|cent|by\
-    |gal|kmh|acre|rise|th|sq|mark|toy|coin|gallon|°|° ?[cf]|profit|yr|women|am|pm|hr|cu cm|square|are|rupee|rounds|cubic|cc|mtr|ohm|number|day\
-    |hour|minute|min|second|man|woman|sec|cube|mt|sq inch|mp|hectare|more|unit|rs|kg|month|km|cm|mm|apple|liter|loss|yard|pure|year|increase\
-    |decrease|less|surface|litre|pi sq m|metre|meter|inch|in|dollar|week";
+/// Units after a number, each with an optional plural: those of `math-verify` and a few others. Their letters may be capitals.
+const UNITS: &str = "feet|foot|sue|digit|pound|meal|edge|student|children ticket|multiple|east|degree|mph|kmph|m square|m east|sq m|deg\
+    |mile|monkey|prime|ratio|profit of rs|tile|per|gain|way|west|no change|men|soldier|pie|excess|inches|noon|cent|gal|kmh|acre|rise|mark\
+    |toy|coin|gallon|°|° ?[cf]|profit|women|cu cm|square|are|rupee|rounds|cubic|mtr|ohm|number|day|hour|minute|min|second|man|woman|sec\
+    |cube|sq inch|hectare|more|unit|kg|month|km|cm|mm|apple|liter|loss|yard|pure|year|increase|decrease|less|surface|litre|pi sq m|metre\
+    |meter|inch|dollar|week";
+
+/// Units of two letters, which must be lowercase, as must those of one letter: capitals may name a segment (`2AB`, `3PM`).
+const PAIRS: &str = "ft|rd|gm|lb|dm|lt|ab|bc|st|by|th|sq|yr|am|pm|hr|cc|mt|mp|rs|in";
 
 static UNIT: LazyLock<Regex> = LazyLock::new(|| {
-    let length = r"(?i:mm|cm|dm|km|ft|feet|foot|in|inch|yard|mile|meter|metre|unit)(?:s|es)?|\sm";
+    let length = r"(?:mm|cm|dm|km|ft|in|(?i:feet|foot|inch|yard|mile|meter|metre|unit))(?:s|es)?|\sm";
     let powers = r"\^[23]|\^\{[23]\}|[²³]";
-    let all = format!(r"(?i:{UNITS})(?:s|es)?|[cdghlmost](?:s|es)?|(?:{length})(?:{powers})");
+    let all = format!(r"(?:(?i:{UNITS})|{PAIRS})(?:s|es)?|[cdghlmost](?:s|es)?|(?:{length})(?:{powers})");
     Regex::new(&format!(r"(?P<before>\d|\}}|\s)\s*(?:{all})\s*$")).expect("a pattern")
 });
 
@@ -223,6 +226,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn two_capital_letters_are_no_unit() {
+        // The verdicts of math-verify 0.9.
+        for (gold, text, expected) in [
+            ("$2AB$", "$2BC$", false),
+            ("$2AB$", "$2$", false),
+            ("$\\frac{1}{2}BC$", "$\\frac12$", false),
+            ("$2PM$", "$2$", false),
+            ("$3 MP$", "$3$", false),
+            ("$2AB$", "$2AB$", true),
+            ("$18$", "$18 am$", true),
+            ("$18$", "$18ft$", true),
+        ] {
+            assert_eq!(is_correct(gold, text), Some(expected), "{gold} | {text}");
+        }
+    }
 
     #[test]
     fn gold_answers_may_be_bare() {

@@ -119,6 +119,8 @@ impl CompletionOptions {
         self.includes_usage = stream_options.flag("include_usage")?;
         // Chunks have no padding, so there is nothing to switch off.
         stream_options.flag("include_obfuscation")?;
+        // vLLM counts tokens in each chunk if this is true.
+        stream_options.refuse("continuous_usage_stats", |value| value.as_bool() == Some(false))?;
         stream_options.finish()?;
         if self.includes_usage && !self.is_streamed {
             let param = stream_options.path("include_usage");

@@ -483,9 +483,9 @@ fn what_is_wrong_is_said_in_openais_form() {
         (
             "/v1/completions",
             r#"{"model": "gpt2", "prompt": "a", "stream": true, "stream_options": {"continuous_usage_stats": true}}"#,
-            "`stream_options.continuous_usage_stats` is not a field that this server knows: leave it out".into(),
+            "`stream_options.continuous_usage_stats` is not supported by this server: leave it out".into(),
             json!("stream_options.continuous_usage_stats"),
-            json!("unknown_parameter"),
+            json!("unsupported_parameter"),
         ),
         (
             "/inference/v1/generate",

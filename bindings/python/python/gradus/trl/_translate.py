@@ -524,16 +524,6 @@ def _saving(trainer: TrainerArguments) -> Keys:
     return {"save_steps": every, "keep_checkpoints": limit if limit is not None and limit > 0 else ALL}
 
 
-def _smaller_is_better(name: str) -> bool:
-    """Whether gradus treats smaller values of the metric called `name` as better, if `greater_is_better` is not set."""
-    if "rewards/" in name:
-        return False
-    words = name.replace("/", "_").split("_")
-    return any(part in name for part in ("loss", "error", "perplexity")) or any(
-        word in ("kl", "approxkl", "toxicity") for word in words
-    )
-
-
 def _best(trainer: TrainerArguments) -> Keys:
     args = trainer.args
     if args.load_best_model_at_end and plain(args.eval_strategy) == "no":
@@ -552,9 +542,8 @@ def _best(trainer: TrainerArguments) -> Keys:
     if is_online(trainer):
         name = {theirs: ours for ours, theirs in EVAL_NAMES.items()}.get(name, name)
         name = f"eval_{RewardNames(trainer.arguments.get('reward_funcs')).ours(name.removeprefix('eval_'))}"
-    greater = args.greater_is_better
     # Without the key, the name of the metric decides.
-    direction = {} if greater is None or greater != _smaller_is_better(name) else {"greater_is_better": greater}
+    direction = {} if args.greater_is_better is None else {"greater_is_better": args.greater_is_better}
     return {"best_metric": name, **direction}
 
 
