@@ -484,8 +484,9 @@ class OnlineKeys(SharedKeys, total=False):
     reward_judge_timeout_s: float
     """Time limit of one request in seconds. Default 60."""
     reward_code_tests: Name
-    """Column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. A test that
-    ends without an exception passes."""
+    """Column of the tests: a Python program, or a list of programs such as `["assert add(1, 2) == 3", …]`. A test
+    passes if it ends without an exception, or with `sys.exit(0)`, as `unittest.main()` does. If the completion's
+    program exits, the test fails. A test that cannot be compiled, or is empty, is an error."""
     reward_code_value: Literal["all", "share"]
     """Value that is rewarded: the `share` of passed tests, or `all` for 1 if all tests pass and 0 otherwise. Default
     `all`."""
