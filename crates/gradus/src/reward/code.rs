@@ -232,8 +232,8 @@ impl Block {
         of('`').or_else(|| of('~'))
     }
 
-    /// Returns the end of the program before the closing fence, if this line has one. A line that begins with a fence closes the block, whatever follows,
-    /// such as `</answer>`. A fence that is indented further than the block is a part of the program, such as one in a docstring.
+    /// Returns the end of the program before the closing fence, if this line has one. A line that begins with a fence closes the block, whatever
+    /// follows, such as `</answer>`. A fence that is indented further than the block is a part of the program, such as one in a docstring.
     fn end<'l>(&self, line: &'l str) -> Option<&'l str> {
         let line = line.trim_end();
         let fence = line.trim_start_matches([' ', '\t']);
@@ -258,8 +258,8 @@ impl Block {
     }
 }
 
-/// Returns the program of a completion: its last block of Python code, or the whole text if it has none. A block that does not name its language, such
-/// as one of output, counts only if no block names Python. A block without a closing fence extends to the end, unless it is empty.
+/// Returns the program of a completion: its last block of Python code, or the whole text if it has none. A block that does not name its language,
+/// such as one of output, counts only if no block names Python. A block without a closing fence extends to the end. An empty one does not count.
 fn program(completion: &str) -> String {
     let mut blocks: Vec<Block> = Vec::new();
     let mut open: Option<Block> = None;
