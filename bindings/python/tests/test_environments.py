@@ -78,6 +78,22 @@ def test_what_cannot_be_shown_to_the_policy_is_refused() -> None:
     def silent():  # type: ignore[no-untyped-def]
         return None
 
+    # The description of the result ends at `Raises:` alone, as in transformers 5.23.
+    def converted(amount: float) -> float:
+        """Converts.
+
+        Returns:
+            The amount.
+
+        Notes:
+            In euros.
+
+        Raises:
+            ValueError: If it is negative.
+        """
+        return amount
+
+    assert Tool(converted).returns == {"type": "number", "description": "The amount.\n\nNotes:\n    In euros."}
     assert Tool(listed).returns is None and Tool(silent).returns is None
     with pytest.raises(TypeError, match="the argument `day` of the tool `dated` has the type `datetime.date`, which has no schema"):
         Tool(dated)

@@ -98,12 +98,12 @@ def _described(text: str, schema: dict[str, Any]) -> dict[str, Any]:
 def _documentation(text: str) -> tuple[str, dict[str, str], str | None]:
     """Return the description, the description of each argument in ``Args:`` (Google style), and that of the result in ``Returns:``."""
     text = inspect.cleandoc(text)
+    # The expression of transformers 5.23: the description may have more headings, such as `Examples:`.
+    found_result = re.search(r"\n\s*Returns:\n\s*(.*?)[\n\s]*(Raises:|\Z)", text, re.DOTALL)
+    returns = (found_result[1].strip() or None) if found_result else None
     parts = re.split(r"^(Args|Arguments|Returns|Raises|Yields|Examples?|Notes?):[ \t]*$", text, flags=re.MULTILINE)
     arguments: dict[str, str] = {}
-    returns: str | None = None
     for heading, body in zip(parts[1::2], parts[2::2]):
-        if heading == "Returns":
-            returns = body.strip() or None
         if heading not in ("Args", "Arguments"):
             continue
         last: str = ""

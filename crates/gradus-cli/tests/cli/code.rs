@@ -44,12 +44,18 @@ class Test(unittest.TestCase):
 unittest.main()";
 const DOCTEST: &str = "import doctest\ndoctest.testmod(raise_on_error=True)";
 const EXIT: &str = "import sys\nassert add(1, 2) == 3\nsys.exit(0)";
+const EXIT_OF_SITE: &str = "assert add(1, 2) == 3\nexit(0)";
+const EXIT_IN_ASYNCIO: &str = "import asyncio, sys
+async def main():
+    assert add(1, 2) == 3
+    sys.exit(0)
+asyncio.run(main())";
 
 #[test]
 fn the_tests_decide() {
     let Some(mut reward) = code_reward() else { return };
     let mut rows: Vec<(String, &str, f32)> = Vec::new();
-    for test in [ASSERT, UNITTEST, DOCTEST, EXIT] {
+    for test in [ASSERT, UNITTEST, DOCTEST, EXIT, EXIT_OF_SITE, EXIT_IN_ASYNCIO] {
         rows.push((ADD.to_owned(), test, 1.0));
         rows.push((SUBTRACT.to_owned(), test, 0.0));
     }
@@ -72,6 +78,9 @@ fn the_tests_decide() {
         "raise SystemExit",
     ] {
         rows.push((lines.to_owned(), ASSERT, 0.0));
+    }
+    for lines in ["add = exit", "import sys\nadd = sys.exit"] {
+        rows.push((lines.to_owned(), "add(0)", 0.0));
     }
     let given: Vec<(&str, Value)> = rows.iter().map(|(program, test, _)| (program.as_str(), json!([test]))).collect();
     let scores = reward::apply(&mut reward, &rollouts(&given)).expect("scores");

@@ -360,7 +360,13 @@ fn refusal(change: &Change, written: &ConfigWithLocations) -> Diagnostic {
 fn changes(was: &RunConfig, is: &RunConfig, is_set: impl Fn(&str) -> bool) -> Vec<Change> {
     let sensitivity = Sensitivity { to_evaluations: evaluations_move_rows(was, is, is_set), ..Sensitivity::of(is) };
     let json = |config: &RunConfig| serde_json::to_value(config).expect("a configuration is plain data");
-    let (was, is) = (json(was), json(is));
+    let (mut was, mut is) = (json(was), json(is));
+    for config in [&mut was, &mut is] {
+        // Without the key, a run on one rank has 1 lane.
+        if let Some(lanes) = config.pointer_mut("/train/lanes").filter(|lanes| lanes.is_null()) {
+            *lanes = 1.into();
+        }
+    }
     let mut paths = Vec::new();
     leaves(&was, "", &mut paths);
     leaves(&is, "", &mut paths);
@@ -691,5 +697,17 @@ mod tests {
         let other = config(&format!("{start}method: {{ dpo: {{}} }}"));
         assert!(changes(&was, &other, |_| false).iter().any(|change| change.effect == Effect::Refused));
         assert_eq!(changes(&was, &was, |_| false), []);
+    }
+
+    #[test]
+    fn a_run_without_lanes_has_one() {
+        let config = |train: &str| {
+            let text = format!("model: m\ndata: d\nmethod: {{ sft: {{}} }}\ntrain: {{ {train} }}\n");
+            RunConfig::parse(&text).expect("a configuration").config
+        };
+        let (without, one, two) = (config("seed: 1"), config("seed: 1, lanes: 1"), config("seed: 1, lanes: 2"));
+        assert_eq!(changes(&without, &one, |_| false), []);
+        assert_eq!(changes(&one, &without, |_| false), []);
+        assert_eq!(changes(&without, &two, |_| false).len(), 1);
     }
 }

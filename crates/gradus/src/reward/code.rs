@@ -127,30 +127,39 @@ impl CodeReward {
 /// A program can replace functions such as `exec`, and the names of the module are its own. So the harness looks up everything before.
 const HARNESS: &str = r"
 def _run():
-    import os, sys
+    import builtins, os, sys
     channel = sys.stdin.buffer
     secret, size = channel.readline().strip(), int(channel.readline())
     code, test = channel.read(size), channel.read()
     out = os.dup(1)
     sys.stdin = open(os.devnull)
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    names, run, write, exits = globals(), exec, os.write, SystemExit
-    # Files that may exit: the test, and the one with `unittest.main`.
-    files = ('<test>', os.path.join(os.path.dirname(os.__file__), 'unittest', 'main.py'))
+    names, run, write, put, exits = globals(), exec, os.write, setattr, SystemExit
+    # Files of the program. In `exec` of a text, the file is `<string>`.
+    files = ('<completion>', '<string>')
     del names['_run']
     try:
         test = compile(test, '<test>', 'exec')
-    except Exception as error:
+    except (SyntaxError, ValueError, RecursionError) as error:
         text = ' '.join(f'{type(error).__name__}: {error}'.split())
         write(out, b'\n' + secret + b' ' + text.encode(errors='replace') + b'\n')
         return
+    # A program that stores a function that exits, as in `add = exit`, stores one of its own file. So a test that calls it does not pass.
+    own = {}
+    run(compile('def leave(code=None): raise SystemExit(code)', '<completion>', 'exec'), own)
+    places = [(module, name) for module in (sys, builtins) for name in ('exit', 'quit') if hasattr(module, name)]
+    usual = [(module, name, getattr(module, name)) for module, name in places]
+    for module, name in places:
+        put(module, name, own['leave'])
     run(compile(code, '<completion>', 'exec'), names)
+    for module, name, function in usual:
+        put(module, name, function)
     try:
         run(test, names)
     except exits as end:
         frame = end.__traceback__.tb_next
         while frame:
-            if frame.tb_frame.f_code.co_filename not in files:
+            if frame.tb_frame.f_code.co_filename in files:
                 raise
             frame = frame.tb_next
         if end.code is not None and end.code != 0:
@@ -185,9 +194,12 @@ struct Block {
     mark: char,
     /// Length of the opening fence. The closing one is at least as long.
     length: usize,
-    /// Width of what is before the opening fence in its line: spaces, or the number of a list. The lines of the program are indented by as much.
+    /// Width of what is before the opening fence in its line: spaces, or the number of a list. The lines of the program may be indented by as much.
     indent: usize,
+    /// Width of what is removed from each line of the program: spaces of its first line, at most `indent`.
+    indent_of_text: usize,
     is_python: bool,
+    has_language: bool,
     text: String,
 }
 
@@ -207,31 +219,49 @@ impl Block {
             let is_behind_text = mark == '`' && is_python && !before.contains("```");
             let indent = if is_of_list { before.len() } else { 0 };
             let opens = length >= 3 && (is_of_list || is_behind_text);
-            opens.then(|| Self { mark, length, indent, is_python, text: String::new() })
+            opens.then(|| Self {
+                mark,
+                length,
+                indent,
+                indent_of_text: 0,
+                is_python,
+                has_language: language.is_some(),
+                text: String::new(),
+            })
         };
         of('`').or_else(|| of('~'))
     }
 
-    /// Returns what is before the closing fence, if this line has one: spaces, or the end of the program. A fence that is indented further than the
-    /// block is a part of the program, such as one in a docstring.
+    /// Returns the end of the program before the closing fence, if this line has one. A line that begins with a fence closes the block, whatever
+    /// follows, such as `</answer>`. A fence that is indented further than the block is a part of the program, such as one in a docstring.
     fn end<'l>(&self, line: &'l str) -> Option<&'l str> {
         let line = line.trim_end();
-        let before = line.trim_end_matches(self.mark);
-        let is_fence = line.len() - before.len() >= self.length;
-        let is_inside = before.trim().is_empty() && before.len() > self.indent + 3;
-        (is_fence && !is_inside).then_some(before)
+        let fence = line.trim_start_matches([' ', '\t']);
+        let indent = line.len() - fence.len();
+        let length = fence.len() - fence.trim_start_matches(self.mark).len();
+        if length >= self.length && indent <= self.indent + 3 {
+            return Some("");
+        }
+        // Models also close a block behind code, as in "x = 1```".
+        let code = line.trim_end_matches(self.mark);
+        let is_behind_code = line.len() - code.len() >= self.length && !code.trim().is_empty();
+        is_behind_code.then_some(code)
     }
 
+    /// Adds a line to the program, whose first line is not indented.
     fn push(&mut self, line: &str) {
         let spaces = line.len() - line.trim_start_matches([' ', '\t']).len();
-        self.text.push_str(&line[spaces.min(self.indent)..]);
+        if self.text.trim().is_empty() && !line.trim().is_empty() {
+            self.indent_of_text = spaces.min(self.indent);
+        }
+        self.text.push_str(&line[spaces.min(self.indent_of_text)..]);
     }
 }
 
-/// Returns the program of a completion: its last block of Python code, or the whole text if it has none. A block without a closing fence extends to
-/// the end.
+/// Returns the program of a completion: its last block of Python code, or the whole text if it has none. A block that does not name its language,
+/// such as one of output, counts only if no block names Python. A block without a closing fence extends to the end. An empty one does not count.
 fn program(completion: &str) -> String {
-    let mut found = None;
+    let mut blocks: Vec<Block> = Vec::new();
     let mut open: Option<Block> = None;
     for line in completion.split_inclusive('\n') {
         let Some(mut block) = open.take() else {
@@ -240,14 +270,21 @@ fn program(completion: &str) -> String {
         };
         let end = block.end(line);
         block.push(end.unwrap_or(line));
-        match end {
-            Some(_) if block.is_python => found = Some(block.text),
-            Some(_) => {}
-            None => open = Some(block),
+        if end.is_none() {
+            open = Some(block);
+            continue;
         }
+        blocks.push(block);
+        // "```python" also ends a draft without a closing fence.
+        open = Block::opened(line).filter(|next| next.is_python && next.has_language);
     }
-    let unclosed = open.filter(|block| block.is_python).map(|block| block.text);
-    unclosed.or(found).unwrap_or_else(|| completion.to_owned())
+    blocks.extend(open.filter(|block| !block.text.trim().is_empty()));
+    blocks.retain(|block| block.is_python);
+    let named = blocks.iter().rposition(|block| block.has_language);
+    match named.or(blocks.len().checked_sub(1)) {
+        Some(at) => blocks.swap_remove(at).text,
+        None => completion.to_owned(),
+    }
 }
 
 impl Reward for CodeReward {
@@ -341,9 +378,28 @@ mod tests {
             "Code between ``` and ```\n```python\nif x:\n    y = 1\n```",
             "Here it is: ```python\nif x:\n    y = 1\n```\nDone.",
             "Here it is: ```\nif x:\n    y = 1\n```\nDone.",
+            // Text behind the closing fence.
+            "<answer>```python\nif x:\n    y = 1\n```</answer>",
+            "```python\nif x:\n    y = 1\n``` That is it.\nMore.",
+            "```\nif x:\n    y = 0\n``` That is a draft.\nBetter:\n```\nif x:\n    y = 1\n```",
+            "```python\nif x:\n    y = 1\n```.\nThis works.",
+            "```python\nif x:\n    y = 1\n```<|im_end|>",
+            "```python\nif x:\n    y = 0</think>\n```python\nif x:\n    y = 1\n```",
+            // Programs that are not indented, in blocks that are.
+            "10. ```python\nif x:\n    y = 1\n```",
+            "10. ```python\nif x:\n    y = 1\n    ```",
+            "    ```python\n\nif x:\n    y = 1\n    ```",
+            // Blocks of output, and fences without a block.
+            "```python\nif x:\n    y = 1\n```\n```\n",
+            "```python\nif x:\n    y = 1\n```\n\n```\nDone.",
+            "```markdown\n```python\nif x:\n    y = 1\n```\n```\n",
+            "```python\nif x:\n    y = 1\n```\nOutput:\n```\n1\n```",
+            "```\nif x:\n    y = 1\n```\n```\n",
         ] {
-            assert_eq!(program(fenced), "if x:\n    y = 1\n", "{fenced}");
+            assert_eq!(program(fenced).trim_start_matches('\n'), "if x:\n    y = 1\n", "{fenced}");
         }
+        assert_eq!(program("1. ```python\ndef f():\n  return 1\n```"), "def f():\n  return 1\n");
+        assert_eq!(program("1.\t```python\n\tif x:\n\t\ty = 1\n\t```"), "if x:\n\ty = 1\n");
         assert_eq!(program("```python\nx = 1```\nDone."), "x = 1");
         let docstring = "def f():\n    \"\"\"\n    ```python\n    f()\n    ```\n    \"\"\"\n";
         assert_eq!(program(&format!("```python\n{docstring}```\n")), docstring);

@@ -671,7 +671,8 @@ fn llamafactory_trains_on_the_turns_of_the_assistant() {
     let one = r#"[{"instruction": "a", "output": "b"}]"#;
     let history =
         r#"[{"instruction": "a", "output": "b"}, {"instruction": "c", "output": "d", "history": [["a", "b"]]}]"#;
-    for (name, rows) in [("chat", chat), ("one", one), ("history", history)] {
+    let texts = r#"[{"prompt": "a", "completion": "b"}]"#;
+    for (name, rows) in [("chat", chat), ("one", one), ("history", history), ("texts", texts), ("broken", "[{")] {
         std::fs::write(folder.path().join(format!("{name}.json")), rows).expect("written");
     }
     let of = |names: &str, keys: &str| {
@@ -685,6 +686,7 @@ fn llamafactory_trains_on_the_turns_of_the_assistant() {
         ("chat,one", "", "true", None),
         ("one", "", "false", None),
         ("one,history", "", "true", Some(false)),
+        ("texts,one", "", "false", None),
         ("chat", "train_on_prompt: true\n", "false", Some(false)),
         ("chat", "stage: pt\n", "false", None),
     ] {
@@ -694,9 +696,17 @@ fn llamafactory_trains_on_the_turns_of_the_assistant() {
         assert_eq!(written, completion_only, "{names} {keys}: {}", found.2);
         assert!(!found.1.join("\n").contains(unknown), "{names} {keys}: {:?}", found.1);
     }
-    let found = of("chat,elsewhere", "");
-    check(&found, &[("/method/sft/assistant_only_loss", "false")]);
-    assert!(found.1.join("\n").contains(unknown), "{:?}", found.1);
+    for (names, cause) in [
+        ("chat,elsewhere", ""),
+        ("chat,texts", ", because some rows are no conversations"),
+        ("history,texts", ", because some rows are no conversations"),
+        ("chat,broken", ", because the import cannot read `"),
+    ] {
+        let found = of(names, "");
+        check(&found, &[("/method/sft/assistant_only_loss", "false")]);
+        let expected = format!("{unknown} (`messages`){cause}");
+        assert!(found.1.iter().any(|note| note.contains(&expected)), "{names}: {:?}", found.1);
+    }
 }
 
 /// LLaMA-Factory 0.9.5, `data/template.py`: `qwen` adds a system message. `llama2`, `mistral` and `zephyr` have other spaces than here.
@@ -723,6 +733,13 @@ fn system_messages_of_templates_are_kept() {
     };
     check(&axolotl("chat_template"), &[("/train/chat_template", "\"qwen\""), ("/train/system_prompt", qwen)]);
     assert!(!axolotl("alpaca").2.contains("system_prompt"), "alpaca has a layout of its own");
+    let mixed = axolotl("chat_template}\n- {path: t, type: completion");
+    assert!(!mixed.2.contains("system_prompt"), "texts cannot have one: {}", mixed.2);
+    assert!(
+        mixed.1.join("\n").contains("gradus does not, because not all data sets are conversations"),
+        "{:?}",
+        mixed.1
+    );
 }
 
 /// LLaMA-Factory 0.9.5: `infer_seqlen` shortens prompt and answer in proportion, and drops no row.
@@ -848,6 +865,36 @@ fn keys_of_data_sets_are_read_or_reported() {
     let found = imported("trl-sft", trl);
     check(&found, &[("/data", "\"a/b:x:test\""), ("/mix/0/data", "\"c.json\"")]);
     assert!(found.1.iter().any(|note| note == "`datasets[0].columns` has no equivalent: left out"), "{:?}", found.1);
+}
+
+/// `load_dataset` of `datasets` resolves files below a local path. axolotl 0.19 does not.
+#[test]
+fn files_of_a_local_data_set_keep_their_folder() {
+    let trl = |set: &str| format!("model_name_or_path: m\ndatasets:\n- {set}\n");
+    let axolotl = |set: &str| format!("base_model: m\ndatasets:\n- {set}\n");
+    let local = "{path: ./dd, data_files: train.jsonl}";
+    let splits = "{path: json, data_files: {train: c.json, test: [d.json, e.json]}";
+    let of_test = format!("{splits}, split: \"test[:5]\"}}");
+    let splits = format!("{splits}}}");
+    for (system, text, expected) in [
+        ("trl-sft", trl(local), "dd/train.jsonl"),
+        ("axolotl", axolotl(local), "train.jsonl"),
+        ("trl-sft", trl("{path: /x/dd, data_files: [/y/a.json]}"), "/y/a.json"),
+        ("trl-sft", trl(&splits), "c.json"),
+        ("trl-sft", trl(&of_test), "d.json"),
+        ("axolotl", axolotl(&splits), "c.json"),
+    ] {
+        check(&imported(system, &text), &[("/data", &format!("\"{expected}\""))]);
+    }
+    let found = imported("trl-sft", &trl(&of_test));
+    check(&found, &[("/mix/0/data", "\"e.json\"")]);
+    let notes = found.1.iter().filter(|note| note.contains("is a part or a sum of splits")).count();
+    assert_eq!(notes, 1, "one note for all files: {:?}", found.1);
+    let error = refused("trl-sft", &trl("{path: json, data_files: {test: c.json}}"));
+    assert!(
+        error.contains("`datasets[0].path` is `json`, but `data_files` names no file of the split `train`"),
+        "{error}"
+    );
 }
 
 /// `TrainingArguments` of transformers evaluate nothing without `eval_strategy`. axolotl does.

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, LoraNames, NO_LIMIT, Names};
-use super::{Original, YamlBuilder, data_names, set_data};
+use super::{FilesBelow, Original, YamlBuilder, data_names, set_data};
 use crate::error::Diagnostic;
 
 const NAMES: Names = Names {
@@ -97,10 +97,9 @@ pub(super) fn convert(from: &Original) -> Result<YamlBuilder, Diagnostic> {
         match TEMPLATES.iter().find(|(theirs, ..)| *theirs == name) {
             Some((_, ours, system)) => {
                 to.set("train.chat_template", *ours);
-                to.set_some(
-                    "train.system_prompt",
-                    system.filter(|_| types(from).iter().flatten().any(|kind| is_chat(kind))),
-                );
+                if let Some(system) = system {
+                    system_message(from, &mut to, system);
+                }
             }
             None if name == "tokenizer_default" => {}
             None => {
@@ -224,14 +223,35 @@ fn is_chat(kind: &str) -> bool {
     ["chat_template", "sharegpt"].iter().any(|name| kind.starts_with(name))
 }
 
+/// Returns the number of data sets with conversations, and that of all data sets.
+fn chats(from: &Original) -> (usize, usize) {
+    let kinds = types(from);
+    (kinds.iter().flatten().filter(|kind| is_chat(kind)).count(), kinds.len())
+}
+
+/// Writes the default system message of a template. Only conversations can have one.
+fn system_message(from: &Original, to: &mut YamlBuilder, system: &str) {
+    match chats(from) {
+        (0, _) => {}
+        (chats, all) if chats == all => to.set("train.system_prompt", system),
+        _ => from.note_with_hint(
+            "chat_template",
+            format!(
+                "axolotl begins conversations without a system message with \"{system}\"; gradus does not, because not all data sets are \
+                 conversations"
+            ),
+            "turn the other rows into `messages`, and write this text as `train.system_prompt`",
+        ),
+    }
+}
+
 /// Restricts the loss of conversations to the assistant's turns, as axolotl does unless `train_on_inputs` is set.
 fn loss(from: &Original, to: &mut YamlBuilder) {
-    let kinds = types(from);
-    let chats = kinds.iter().flatten().filter(|kind| is_chat(kind)).count();
+    let (chats, all) = chats(from);
     if chats == 0 || from.flag("train_on_inputs") == Some(true) {
         return;
     }
-    if chats == kinds.len() {
+    if chats == all {
         to.set("method.sft.assistant_only_loss", true);
     } else {
         from.note_with_hint(
@@ -368,7 +388,7 @@ fn is_usual(key: &str, value: &Json) -> bool {
 fn data_sets(from: &Original, key: &str) -> Vec<String> {
     let (mut names, mut kinds) = (Vec::new(), Vec::new());
     for entry in from.entries(key).unwrap_or_default() {
-        names.extend(data_names(from, &entry));
+        names.extend(data_names(from, &entry, FilesBelow::WorkingDirectory));
         if let Some(Json::Object(keys)) = from.peek(&entry) {
             if let Some(kind) = keys.get("type").and_then(Json::as_str) {
                 from.see_all(&format!("{entry}.type"));

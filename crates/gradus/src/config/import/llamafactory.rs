@@ -6,8 +6,8 @@ use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames};
 use super::{Original, YamlBuilder};
-use crate::data::{self, LoadOptions, Message, Need, RowData};
-use crate::error::Diagnostic;
+use crate::data::{self, Content, LoadOptions, Message, Need, Row, RowData};
+use crate::error::{self, Diagnostic};
 
 /// LLaMA-Factory's defaults for keys that a file leaves out.
 const CUTOFF: usize = 2048;
@@ -207,54 +207,61 @@ fn length(from: &Original, to: &mut YamlBuilder, method: &str, is_chat: bool) {
     }
 }
 
-/// What LLaMA-Factory trains on in rows of a file.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Turns {
-    /// The assistant's turns of conversations.
-    OfMessages,
-    /// Answers, also those in the column `history`.
-    OfHistory,
-    /// One answer per row.
-    One,
-}
-
-impl Turns {
-    /// Looks at the first rows of a local file. `None` if they cannot be read.
-    fn of(file: &str) -> Option<Self> {
-        if !Path::new(file).is_file() {
-            return None;
-        }
-        let options = LoadOptions { max_rows: Some(ROWS_LOOKED_AT), ..LoadOptions::needing(Need::Sft) };
-        let rows = data::load(file, &options).ok()?.rows;
-        let has_answer = |messages: &[Message]| messages.iter().any(|message| message.role == "assistant");
-        if rows.iter().any(|row| matches!(row.data, RowData::Messages(_))) {
-            Some(Self::OfMessages)
-        } else if rows
-            .iter()
-            .any(|row| matches!(&row.data, RowData::Instruction { history, .. } if has_answer(history)))
-        {
-            Some(Self::OfHistory)
-        } else {
-            Some(Self::One)
-        }
-    }
+/// Reads the first rows of a local file. `None` if there is no such file.
+fn first_rows(file: &str) -> Option<error::Result<Vec<Row>>> {
+    let options = LoadOptions { max_rows: Some(ROWS_LOOKED_AT), ..LoadOptions::needing(Need::Sft) };
+    Path::new(file).is_file().then(|| data::load(file, &options).map(|found| found.rows))
 }
 
 /// Restricts the loss to the assistant's turns. Rows with one answer need no key for this.
 fn loss(from: &Original, to: &mut YamlBuilder, files: &[String]) {
-    let found: Vec<Option<Turns>> = files.iter().map(|file| Turns::of(file)).collect();
-    if found.contains(&None) {
-        from.note_with_hint(
-            "dataset",
-            "LLaMA-Factory trains on the assistant's turns alone; gradus trains on all turns of conversations (`messages`)".into(),
-            "write `method.sft.assistant_only_loss: true` if the rows are conversations. An import that finds the files does this by itself",
-        );
+    let turns =
+        "LLaMA-Factory trains on the assistant's turns alone; gradus trains on all turns of conversations (`messages`)";
+    let hint = "write `method.sft.assistant_only_loss: true` if the rows are conversations";
+    let mut rows = Vec::new();
+    for file in files {
+        match first_rows(file) {
+            Some(Ok(found)) => rows.extend(found),
+            Some(Err(error)) => {
+                from.note_with_hint(
+                    "dataset",
+                    format!("{turns}, because the import cannot read `{file}`: {error}"),
+                    hint,
+                );
+                return;
+            }
+            None => {
+                let hint = format!("{hint}. An import that finds the files does this by itself");
+                from.note_with_hint("dataset", turns.into(), &hint);
+                return;
+            }
+        }
+    }
+    let has_answer = |messages: &[Message]| messages.iter().any(|message| message.role == "assistant");
+    let has_messages = rows.iter().any(|row| matches!(row.data, RowData::Messages(_)));
+    // Answers in the column `history` are trained on, too.
+    let has_history =
+        rows.iter().any(|row| matches!(&row.data, RowData::Instruction { history, .. } if has_answer(history)));
+    if !has_messages && !has_history {
         return;
     }
-    let has_history = found.contains(&Some(Turns::OfHistory));
-    if has_history || found.contains(&Some(Turns::OfMessages)) {
-        to.set("method.sft.assistant_only_loss", true);
+    // `assistant_only_loss` refuses such rows.
+    let has_texts = rows.iter().any(|row| {
+        let is_chat = matches!(
+            row.data,
+            RowData::Messages(_)
+                | RowData::Instruction { .. }
+                | RowData::PromptCompletion { prompt: Content::Messages(_), .. }
+        );
+        !is_chat
+    });
+    if has_texts {
+        let message = format!("{turns}, because some rows are no conversations");
+        let hint = "turn the other rows into `messages`, and write `method.sft.assistant_only_loss: true`";
+        from.note_with_hint("dataset", message, hint);
+        return;
     }
+    to.set("method.sft.assistant_only_loss", true);
     if has_history {
         // Otherwise, the loss would be on the last answer.
         to.set("method.sft.completion_only_loss", false);

@@ -426,8 +426,8 @@ impl YamlBuilder {
 }
 
 /// Returns the name of the data set `name` with its split, as `data` reads it. The split `train` is the default.
-fn with_split(from: &Original, key: &str, name: &str, split: Option<&str>) -> String {
-    match split.map(|split| whole_split(from, key, split)) {
+fn with_split(name: &str, split: Option<&str>) -> String {
+    match split {
         None | Some("train") => name.to_owned(),
         Some(split) => format!("{name}:{split}"),
     }
@@ -436,30 +436,59 @@ fn with_split(from: &Original, key: &str, name: &str, split: Option<&str>) -> St
 /// Builders of `datasets` that read local files.
 const BUILDERS: [&str; 6] = ["arrow", "csv", "json", "pandas", "parquet", "text"];
 
+/// Where a tool looks for the `data_files` of a data set whose `path` is a folder.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum FilesBelow {
+    /// Below `path`, as `load_dataset` does.
+    Path,
+    /// Below the working directory.
+    WorkingDirectory,
+}
+
 /// Returns the names of a data set as `data` reads them. The mapping at `entry`, such as `datasets[0]`, has the arguments of `load_dataset` of
-/// `datasets`. There are several names if it has a list of files or configs.
-fn data_names(from: &Original, entry: &str) -> Vec<String> {
+/// `datasets`. There are several names if it has a list of files or configs. The names do not depend on the files of this machine.
+fn data_names(from: &Original, entry: &str, below: FilesBelow) -> Vec<String> {
     let at = |key: &str| format!("{entry}.{key}");
     let (path, split) = (from.text(&at("path")), from.text(&at("split")));
-    let (files, configs) = (words(from, &at("data_files")), words(from, &at("name")));
-    let is_local = |path: &str| BUILDERS.contains(&path) || Path::new(path).exists();
-    let names: Vec<String> = match path {
-        None => files,
-        Some(path) if !files.is_empty() && is_local(&path) => files,
-        Some(path) => {
-            if !files.is_empty() {
-                from.note_with_hint(
-                    &at("data_files"),
-                    format!("gradus reads all files of a split of `{path}`: left out"),
-                    "download the files, and name them as `data` and `mix`",
-                );
+    let split = split.as_deref().map(|split| whole_split(from, &at("split"), split));
+    // A mapping has the files of each split.
+    let is_mapping = matches!(from.peek(&at("data_files")), Some(Json::Object(_)));
+    let files = if is_mapping { at(&format!("data_files.{}", split.unwrap_or("train"))) } else { at("data_files") };
+    let (files, configs) = (words(from, &files), words(from, &at("name")));
+    let is_builder = |path: &str| BUILDERS.contains(&path);
+    // Names of the Hub are `owner/name`.
+    let is_folder = |path: &str| path.starts_with(['.', '/']) || path.matches('/').count() > 1;
+    if !files.is_empty() && path.as_deref().is_none_or(|path| is_builder(path) || is_folder(path)) {
+        let folder = path.filter(|path| below == FilesBelow::Path && !is_builder(path));
+        let split = split.filter(|_| !is_mapping);
+        let named = |file: &String| match &folder {
+            Some(folder) if !file.contains("://") => {
+                let folder = Path::new(folder.strip_prefix("./").unwrap_or(folder));
+                with_split(&folder.join(file).display().to_string(), split)
             }
-            // The default config has this name in `datasets`, and no name here.
-            let named = |config: &String| if config == "default" { path.clone() } else { format!("{path}:{config}") };
-            if configs.is_empty() { vec![path.clone()] } else { configs.iter().map(named).collect() }
-        }
-    };
-    names.iter().map(|name| with_split(from, &at("split"), name, split.as_deref())).collect()
+            _ => with_split(file, split),
+        };
+        return files.iter().map(named).collect();
+    }
+    let Some(path) = path else { return Vec::new() };
+    if is_builder(&path) {
+        let split = split.unwrap_or("train");
+        from.reject(
+            &at("path"),
+            format!("`{}` is `{path}`, but `data_files` names no file of the split `{split}`", at("path")),
+        );
+    }
+    if !files.is_empty() {
+        from.note_with_hint(
+            &at("data_files"),
+            format!("gradus reads all files of a split of `{path}`: left out"),
+            "download the files, and name them as `data` and `mix`. If the path is a folder, write `./` before it",
+        );
+    }
+    // The default config has this name in `datasets`, and no name here.
+    let named = |config: &String| if config == "default" { path.clone() } else { format!("{path}:{config}") };
+    let names: Vec<String> = if configs.is_empty() { vec![path.clone()] } else { configs.iter().map(named).collect() };
+    names.iter().map(|name| with_split(name, split)).collect()
 }
 
 /// Returns the word at `path`, or those of a list.

@@ -3,7 +3,7 @@
 use serde_json::{Value as Json, json};
 
 use super::trainer_arguments::{self as shared, HUGGING_FACE, LoraNames, NO_LIMIT};
-use super::{Original, YamlBuilder, data_names, set_data, whole_split, with_split};
+use super::{FilesBelow, Original, YamlBuilder, data_names, set_data, whole_split, with_split};
 use crate::error::Diagnostic;
 
 /// A subcommand of TRL whose files can be imported.
@@ -314,14 +314,15 @@ fn data(from: &Original, to: &mut YamlBuilder) -> Result<(), Diagnostic> {
     let name = from.text("dataset_name");
     let (train, test) = (from.text("dataset_train_split"), from.text("dataset_test_split"));
     if let Some(entries) = from.entries("datasets") {
-        let names: Vec<String> = entries.iter().flat_map(|entry| data_names(from, entry)).collect();
+        let names: Vec<String> = entries.iter().flat_map(|entry| data_names(from, entry, FilesBelow::Path)).collect();
         entries.iter().for_each(|entry| from.note_unread_in(entry));
         if !set_data(to, &names) {
             return Err(Original::missing("datasets[0].path"));
         }
     } else {
         let name = name.ok_or_else(|| Original::missing("dataset_name"))?;
-        to.set("data", with_split(from, "dataset_train_split", &name, train.as_deref()));
+        let split = train.as_deref().map(|split| whole_split(from, "dataset_train_split", split));
+        to.set("data", with_split(&name, split));
         if shared::holds_out(to) {
             let test = whole_split(from, "dataset_test_split", test.as_deref().unwrap_or("test"));
             to.set("eval_data", format!("{name}:{test}"));
