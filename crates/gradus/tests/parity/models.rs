@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::tensors::{GRADIENTS, assert_close, check_gradients, host, prefix, tensors};
+use crate::tensors::{GRADIENTS, assert_close, check_gradients, host, is_noise, prefix, tensors};
 use burn::module::Module;
 use std::sync::Arc;
 
@@ -105,7 +105,8 @@ fn a_shared_prompt_gives_the_same_logprobs_and_gradients() {
         let (together, found) = run(&batch);
         assert_close(&format!("{name}: logprobs"), &together, &alone, 1e-5, 1.0);
         for (key, found) in &found {
-            assert_close(&format!("{name}: gradient of {key}"), found, &expected[key], 1e-4, 1e-2);
+            let scale = if is_noise(key) { 0.1 } else { 1e-2 };
+            assert_close(&format!("{name}: gradient of {key}"), found, &expected[key], 1e-4, scale);
         }
     }
 }

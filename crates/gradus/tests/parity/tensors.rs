@@ -50,7 +50,7 @@ pub fn check_gradients<M: Module>(
     reference: &BTreeMap<String, Vec<f32>>,
 ) {
     let found = self::gradients(model, gradients);
-    // The gradient of a bias that softmax cancels (GPT-2's keys) is rounding noise: the largest gradient sets a floor.
+    // The largest gradient sets a floor, because some gradients are rounding noise.
     let largest = reference
         .iter()
         .filter(|(key, _)| key.starts_with("grad."))
@@ -59,16 +59,23 @@ pub fn check_gradients<M: Module>(
     for (key, found) in &found {
         let on_disk = key.strip_prefix("trunk.").map_or(key.clone(), |rest| format!("{prefix}{rest}"));
         let reference = &reference[&format!("grad.{on_disk}")];
-        assert_close(&format!("{name}: gradient of {on_disk}"), found, reference, GRADIENTS, largest * 1e-3);
+        let floor = if is_noise(key) { 1e-2 } else { 1e-3 };
+        assert_close(&format!("{name}: gradient of {on_disk}"), found, reference, GRADIENTS, largest * floor);
     }
     let in_reference = reference.keys().filter(|key| key.starts_with("grad.")).count();
     assert_eq!(found.len(), in_reference, "{name}: number of gradients");
+}
+
+/// Whether the gradient of a parameter is 0 but for rounding: softmax cancels a bias of keys.
+pub fn is_noise(name: &str) -> bool {
+    name.ends_with("k_proj.bias")
 }
 
 /// Returns the prefix of trunk names in the files of a family.
 pub fn prefix(dir: &ModelDir) -> &'static str {
     match dir.model_type() {
         "gpt2" => "transformer.",
+        "gpt_neox" => "gpt_neox.",
         "t5" | "mt5" => "",
         _ => "model.",
     }
