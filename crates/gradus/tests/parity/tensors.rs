@@ -59,7 +59,7 @@ pub fn check_gradients<M: Module>(
     for (key, found) in &found {
         let on_disk = key.strip_prefix("trunk.").map_or(key.clone(), |rest| format!("{prefix}{rest}"));
         let reference = &reference[&format!("grad.{on_disk}")];
-        let floor = if is_noise(key) { 1e-2 } else { 1e-3 };
+        let floor = if is_noise(key) { 0.1 } else { 1e-3 };
         assert_close(&format!("{name}: gradient of {on_disk}"), found, reference, GRADIENTS, largest * floor);
     }
     let in_reference = reference.keys().filter(|key| key.starts_with("grad.")).count();
