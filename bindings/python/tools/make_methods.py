@@ -63,11 +63,16 @@ OnRollouts: TypeAlias = Callable[[int, list[dict[str, Any]]], Any]
 '''
 
 
+# Keys whose value may also be a function.
+FUNCTIONS = {"evaluation_post_process": "Callable[[str], str]"}
+
+
 def type_of(key: dict[str, Any]) -> str:
     kind = key["kind"]
     if kind in ("words", "word_list", "word_or_yaml"):
         literal = "Literal[" + ", ".join(f'"{word}"' for word in key["words"]) + "]"
-        return literal + {"words": "", "word_list": f" | Sequence[{literal}]", "word_or_yaml": " | Mapping[str, Any]"}[kind]
+        more = {"words": "", "word_list": f" | Sequence[{literal}]", "word_or_yaml": " | Mapping[str, Any]"}[kind]
+        return " | ".join([literal + more, *([FUNCTIONS[key["name"]]] if key["name"] in FUNCTIONS else [])])
     return {
         "switch": "bool",
         "N": "int",

@@ -200,7 +200,7 @@ class SharedKeys(TypedDict, total=False):
     evaluation_metrics: Any
     """Metrics that compare completions with their references (`[rouge, { bleu: { max_order: 2 } }]`; docs/metrics.md
     lists them). With metrics, methods that sample nothing in training sample completions too. Default: none."""
-    evaluation_post_process: Literal["three_sentence_summary"] | Mapping[str, Any]
+    evaluation_post_process: Literal["three_sentence_summary"] | Mapping[str, Any] | Callable[[str], str]
     """Change of completions before metrics read them. Default: none."""
     evaluation_max_new_tokens: int
     """Longest completion in tokens."""
