@@ -359,8 +359,8 @@ fn products(out: &mut dyn Write) -> io::Result<()> {
     writeln!(out, "\nmatrix products, GFLOP/s; fresh: both operands packed in each product, packed: the weight once")?;
     writeln!(
         out,
-        "{:<22} {:>10} {:>11} {:>10} {:>11} {:>9}",
-        "rows × in × out", "f32 fresh", "f32 packed", "bf16 fresh", "bf16 packed", "burn f32"
+        "{:<22} {:>10} {:>11} {:>10} {:>11} {:>11} {:>9}",
+        "rows × in × out", "f32 fresh", "f32 packed", "bf16 fresh", "bf16 packed", "int8 packed", "burn f32"
     )?;
     for [rows, inputs, outputs] in PRODUCTS {
         let (x, weight) = (plain([rows, inputs], 1), plain([inputs, outputs], 2));
@@ -377,10 +377,11 @@ fn products(out: &mut dyn Write) -> io::Result<()> {
             &mut || timed(|| x.clone().matmul(weight.clone())),
         ]);
         let operations = 2.0 * (rows * inputs * outputs) as f64;
-        let rates: Vec<f64> = seconds.iter().map(|seconds| operations / seconds / 1e9).collect();
-        let name = format!("{rows} × {inputs} × {outputs}");
-        let [a, b, c, d, e] = rates[..] else { unreachable!("five rates") };
-        writeln!(out, "{name:<22} {a:>10.0} {b:>11.0} {c:>10.0} {d:>11.0} {e:>9.0}")?;
+        write!(out, "{:<22}", format!("{rows} × {inputs} × {outputs}"))?;
+        for (seconds, width) in seconds.iter().zip([10, 11, 10, 11, 11, 9]) {
+            write!(out, " {:>width$.0}", operations / seconds / 1e9)?;
+        }
+        writeln!(out)?;
         out.flush()?;
     }
     Ok(())
