@@ -52,6 +52,13 @@ def test_streams_join_to_the_completion(qwen3: Path) -> None:
     assert "".join([pieces[0], *one]) == whole["content"]
 
 
+def test_logprobs_of_texts_outside_lists_are_refused(gpt2: Path) -> None:
+    with pytest.raises(TypeError, match=r"`prompts` is one text, but a list is needed, such as `\['Once'\]`"):
+        gradus.load(gpt2).logprobs("Once", [" more"])
+    with pytest.raises(TypeError, match="`completions` is one text"):
+        gradus.load(gpt2).logprobs(["Once"], " upon")
+
+
 def test_logprobs_are_those_of_sampling(gpt2: Path) -> None:
     model = gradus.load(gpt2)
     found = model.generate(["The kettle", "A bird"], max_new_tokens=6, temperature=1.0)

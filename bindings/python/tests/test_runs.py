@@ -113,6 +113,45 @@ def test_rewards_have_the_contract_of_trl(tmp_path: Path, gpt2: Path, prompts: A
     assert second["reward"] == pytest.approx(1.0 / (1 + len(second["completion"])) + 0.5 * 0.25)
 
 
+def test_asynchronous_rewards_keep_their_event_loop(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    loops: set[Any] = set()
+    one_at_a_time = asyncio.Semaphore(1)
+
+    async def limited(completions: Any, **_: Any) -> list[float]:
+        loops.add(asyncio.get_running_loop())
+
+        async def ask(text: str) -> float:
+            # A semaphore belongs to the loop in which it was first waited for, as the connections of a client do.
+            async with one_at_a_time:
+                await asyncio.sleep(0)
+                return float(len(text))
+
+        return await asyncio.gather(*map(ask, completions))
+
+    gradus.grpo(gpt2, prompts, reward=limited, output_dir=tmp_path / "run", **ONLINE)
+    gradus.grpo(gpt2, prompts, reward=limited, output_dir=tmp_path / "another", **ONLINE)
+    assert len(loops) == 1
+
+
+def test_an_asynchronous_reward_that_fails_ends_the_others(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    ended: list[str] = []
+
+    async def fails(completions: Any, **_: Any) -> list[float]:
+        await asyncio.sleep(0)
+        raise RuntimeError("no answer")
+
+    async def waits(completions: Any, **_: Any) -> list[float]:
+        try:
+            await asyncio.sleep(600)
+        finally:
+            ended.append("waits")
+        return [0.0] * len(completions)
+
+    with pytest.raises(RuntimeError, match="no answer"):
+        gradus.grpo(gpt2, prompts, reward=[fails, waits], output_dir=tmp_path / "run", **ONLINE)
+    assert ended == ["waits"]
+
+
 def test_rewards_know_the_step_of_the_run(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
     seen: list[tuple[int, int]] = []
 

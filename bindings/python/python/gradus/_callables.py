@@ -170,13 +170,10 @@ class Rewards:
                 error.add_note(_where(name, rows))
                 raise
         if waiting:
-            import asyncio
-
-            async def gather() -> list[Any]:
-                return await asyncio.gather(*waiting.values())
+            from . import _event_loop
 
             try:
-                answers = asyncio.run(gather())
+                answers = _event_loop.run(list(waiting.values()))
             except Exception as error:
                 error.add_note(_where(", ".join(self.functions[number][0] for number in waiting), rows))
                 raise

@@ -128,9 +128,9 @@ def _documentation(text: str) -> tuple[str, dict[str, str], str | None]:
 def _run(answer: Any) -> Any:
     """Return the answer. A coroutine is run first."""
     if inspect.iscoroutine(answer):
-        import asyncio
+        from . import _event_loop
 
-        return asyncio.run(answer)
+        return _event_loop.run([answer])[0]
     return answer
 
 

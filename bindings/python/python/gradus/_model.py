@@ -212,6 +212,9 @@ class Model:
         A completion given as text is tokenized separately from its prompt. With a tokenizer of SentencePiece, the tokens may differ from
         those of the whole text: use :meth:`score`, or pass ids.
         """
+        for name, given in (("prompts", prompts), ("completions", completions)):
+            if isinstance(given, str):
+                raise TypeError(f"`{name}` is one text, but a list is needed, such as `[{given[:20]!r}]`")
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")
         rows = [
