@@ -86,7 +86,10 @@ fn render(error: &anyhow::Error, paint: Paint) -> String {
         Some(Error::Interrupted) if error.is::<NotResumed>() => format!("{error}\n"),
         Some(Error::Interrupted) => "interrupted; a checkpoint was saved: resume with `--resume`\n".to_owned(),
         Some(known) => {
-            let mut text = headline(&known.to_string(), paint);
+            // A context, such as the rank, comes first.
+            let (outermost, message) = (error.to_string(), known.to_string());
+            let message = if outermost == message { message } else { format!("{outermost}: {message}") };
+            let mut text = headline(&message, paint);
             if let Error::Diverged { batch: Some(batch), .. } = known {
                 let _ = writeln!(text, "  the batch that caused it: {}", batch.display());
             }

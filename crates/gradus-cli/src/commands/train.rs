@@ -7,6 +7,7 @@ use gradus::config::{Plan, Request, Resume, ResumeFrom, RunConfig, Scope};
 use gradus::device::DeviceChoice;
 use gradus::machine::Machine;
 use gradus::model::Precision;
+use gradus::ranks::catching;
 use gradus::run::{Existing, Origin, RunDir};
 use serde_json::Value;
 
@@ -55,7 +56,8 @@ pub fn on_ranks(args: RankArgs, plan: impl FnOnce() -> anyhow::Result<Plan>, out
     ranks::start(args)?;
     let plan = plan();
     let joined = Joined::new(args)?;
-    let result = plan.and_then(|plan| carry_out_on(plan, &joined, joined.output(out)));
+    // A lost rank unwinds the stack, whatever this rank was doing.
+    let result = plan.and_then(|plan| catching(|| Ok(carry_out_on(plan, &joined, joined.output(out))))?);
     joined.end(result, out)
 }
 

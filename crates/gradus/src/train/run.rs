@@ -18,7 +18,7 @@ use crate::error::{Error, Result};
 use crate::machine::Machine;
 use crate::objective::OfflineMethod;
 use crate::observer::{Event, Observer};
-use crate::ranks::{self, Lanes, Ranks};
+use crate::ranks::{Lanes, Ranks, catching};
 use crate::run::{Checkpoint, Claim, Existing, Origin, RunDir};
 
 /// Trains as `plan` specifies. Writes `config.yml`, `metrics.jsonl`, checkpoints, `best/`, `model/` and `results.json` into the run
@@ -36,7 +36,7 @@ pub fn run(plan: &Plan, observer: &mut dyn Observer) -> Result<FinishedRun> {
 /// # Errors
 /// As [`run`], on any rank; or if a rank cannot be reached.
 pub fn run_on(plan: &Plan, ranks: Ranks, observer: &mut dyn Observer) -> Result<FinishedRun> {
-    ranks::catching(|| {
+    catching(|| {
         let lanes = lanes(plan, ranks)?;
         ranks.check_alike(&plan.to_yaml())?;
         run_in_lanes(plan, lanes, observer)
@@ -96,7 +96,8 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
     }
     let claim = RefCell::new(claim);
     let observer = &mut ClaimObserver { claim: &claim, inner: observer };
-    let outcome = run_in(plan, (directory, shared), lanes, checkpoint, &claim, observer);
+    // A lost rank unwinds the stack. It is caught here, too, so that the claim records it as the error of the run.
+    let outcome = catching(|| run_in(plan, (directory, shared), lanes, checkpoint, &claim, observer));
     let mut claim = claim.into_inner();
     if matches!(outcome, Err(Error::Diverged { .. })) {
         // The error refers to a batch in this directory.
