@@ -233,6 +233,57 @@ fn a_large_batch_holds_nobody_up() {
     assert_eq!(soon(&batch).status, 200);
 }
 
+/// Gives a request a matrix of 40 targets per token, of which at most one differs from 0, dense or sparse.
+fn of_matrix(request: &mut proto::ForwardBackwardRequest, is_sparse: bool) {
+    let columns = 40;
+    let held: [(usize, i64, f32); 2] = [(7, 40, 1.0), (columns + 3, 9, -0.5)];
+    let matrix = |dense: Vec<u8>, values: Vec<u8>, dtype: proto::DType| {
+        let encoding = match is_sparse {
+            false => proto::Encoding::Dense(dense),
+            true => {
+                let [crow, col] = [vec![0i64, 1, 2, 2], vec![7, 3]].map(|of| proto::bytes_of(&of, i64::to_le_bytes));
+                proto::Encoding::SparseCsr(proto::SparseCsr { values, crow_indices: crow, col_indices: col })
+            }
+        };
+        proto::Tensor { encoding: Some(encoding), dtype: dtype.into(), shape: vec![3, columns as i64] }
+    };
+    let (mut targets, mut weights) = (vec![0i64; 3 * columns], vec![0f32; 3 * columns]);
+    held.iter().for_each(|&(cell, target, weight)| (targets[cell], weights[cell]) = (target, weight));
+    let [ids, of_ids] = [targets, held.map(|of| of.1).to_vec()].map(|of| proto::bytes_of(&of, i64::to_le_bytes));
+    let [numbers, of_numbers] =
+        [weights, held.map(|of| of.2).to_vec()].map(|of| proto::bytes_of(&of, f32::to_le_bytes));
+    let inputs = &mut request.data[0].loss_fn_inputs;
+    inputs.insert("target_tokens".into(), matrix(ids, of_ids, proto::DType::Int64));
+    inputs.insert("weights".into(), matrix(numbers, of_numbers, proto::DType::Float32));
+}
+
+#[test]
+fn sparse_targets_are_dense_ones() {
+    let folder = folder(&["qwen3"]);
+    let bench = Bench::over(folder.path());
+    let learned = [false, true].map(|is_sparse| {
+        let model = bench.make(u64::from(is_sparse));
+        let mut responses = Vec::new();
+        for (seq, is_forward) in [(1, true), (2, false)] {
+            let mut request = learn(&model, seq, &[5, 40, 9, 11]);
+            request.forward_only = is_forward;
+            of_matrix(&mut request, is_sparse);
+            let answer = bench.wait(&bench.forward_backward(&request).json());
+            assert!(
+                answer.header("content-type").is_some_and(|kind| kind == "application/x-protobuf"),
+                "{}",
+                answer.body
+            );
+            responses.push(answer.body);
+        }
+        bench.wait(&bench.step(&model, 3).json());
+        bench.wait(&bench.post("save_weights", &json!({ "model_id": model, "seq_id": 4, "path": "last" })).json());
+        let file = format!("tinker/{}/weights/last/optimizer.safetensors", model.replace(':', "-"));
+        (responses, std::fs::read(folder.path().join(file)).expect("a file"))
+    });
+    assert!(learned[0] == learned[1], "the same log-probabilities, loss and moments");
+}
+
 #[test]
 fn models_that_rest_on_the_disk_learn_as_if_they_were_in_memory() {
     let losses = |models: usize| {
@@ -310,6 +361,10 @@ fn a_pass_that_fails_leaves_no_half_of_a_gradient() {
             "holds the id 320",
         ),
         (Box::new(|of| tensor(of, "target_tokens").shape = vec![3, 1 << 40]), "per token, but 1 to"),
+        (
+            Box::new(|of| tensor(of, "target_tokens").shape = vec![1, 3]),
+            "has the shape [1, 3], but `model_input` has 3 tokens: [3], or [3, K]",
+        ),
     ];
     let mut seq = 0;
     let mut next = || {
