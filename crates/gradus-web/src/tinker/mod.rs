@@ -191,7 +191,7 @@ struct OfSession {
 
 async fn heartbeat(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfSession { session_id } = read(&body)?;
-    with(&app, move |registry| registry.touch(&session_id)).await?;
+    with(&app, move |registry| registry.keep(&session_id)).await?;
     Ok(ok(&json!({ "type": "session_heartbeat" })))
 }
 

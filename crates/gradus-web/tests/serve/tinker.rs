@@ -456,12 +456,13 @@ fn there_are_so_many_sessions_and_the_silent_make_room() {
     session(&bench.server);
     let third = bench.post("create_session", &json!({}));
     assert_eq!(third.status, 429);
-    failed(&third, "user", "2 sessions are active");
+    failed(&third, "user", "all 2 sessions of this server are in use");
+    failed(&third, "user", "`--training-sessions`");
     drop(bench);
 
     // When a silent session is closed, its weights are saved as a checkpoint.
     let two = folder(&["qwen3"]);
-    let bench = Bench::with(two.path(), TrainingOptions { sessions: 1, silent: Duration::ZERO, ..options });
+    let bench = Bench::with(two.path(), TrainingOptions { sessions: 1, unheard: Duration::ZERO, ..options });
     let model = bench.make(0);
     bench.forward_backward(&learn(&model, 1, &[5, 40, 9, 11]));
     assert_eq!(bench.wait(&bench.step(&model, 2).json()).status, 200);
