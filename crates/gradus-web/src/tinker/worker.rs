@@ -18,7 +18,7 @@ use prost::Message;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::bodies::{CreateBody, LoadBody, SaveBody, SaveForSamplerBody, StepBody};
+use super::bodies::{self, CreateBody, LoadBody, SaveBody, SaveForSamplerBody, StepBody};
 use super::checkpoints::{self, CheckpointAddress, CheckpointMetadata, Use};
 use super::data::{self, Cells};
 use super::journal::StoredRequest;
@@ -533,6 +533,14 @@ impl Worker {
             let open = |worker: &mut Self| -> Result<Sampling> {
                 let base = worker.base(&stored.base)?;
                 let directory: Option<PathBuf> = stored.directory.as_ref().map(|of| worker.shared.folder.join(of));
+                if directory.as_ref().is_some_and(|directory| !directory.is_dir()) {
+                    let what = stored
+                        .path
+                        .as_ref()
+                        .map_or("its weights were".into(), |path| format!("the checkpoint `{path}` was"));
+                    return Err(Error::input(format!("the sampler `{}` cannot continue: {what} deleted", stored.id))
+                        .with_hint("create a sampler from another checkpoint"));
+                }
                 let model = match directory {
                     Some(directory) => base.sampling_with(&directory)?,
                     None => base.sampling().clone(),
@@ -556,8 +564,10 @@ impl Worker {
         *last_request = Instant::now();
         let mut done = Vec::new();
         for (seq, request) in fresh {
-            if let Err(failure) = sampling.begin(seq, &request) {
-                done.push((seq, RequestResult::Failed(failure)));
+            match sampling.begin(seq, &request) {
+                Ok(None) => {}
+                Ok(Some(outcome)) => done.push((seq, outcome)),
+                Err(failure) => done.push((seq, RequestResult::Failed(failure))),
             }
         }
         for seq in canceled {
@@ -616,7 +626,7 @@ fn is_forward(body: &[u8]) -> bool {
 
 /// Parses a JSON body.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(body).map_err(|error| Failure::user(format!("the request cannot be read: {error}")))
+    bodies::parse(body).map_err(Failure::user)
 }
 
 /// Returns the metadata of a checkpoint of `trainer`.
