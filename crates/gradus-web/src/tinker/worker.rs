@@ -463,7 +463,7 @@ impl Worker {
                 let most = trainer.targets_per_pass();
                 let split: Vec<Vec<Targeted>> = rows.into_iter().map(|row| row.split(most)).collect();
                 let parts = split.iter().map(Vec::len).collect();
-                let rows = split.concat();
+                let rows: Vec<Targeted> = split.into_iter().flatten().collect();
                 let (left, found) = (trainer.passes(&rows).into(), ForwardBackward::default());
                 let passes = Passes { seq, rows, parts, cells, loss, is_forward, is_repeated, left, found };
                 Ok(Done::Goes(Box::new(passes)))
@@ -534,11 +534,9 @@ impl Worker {
                 let base = worker.base(&stored.base)?;
                 let directory: Option<PathBuf> = stored.directory.as_ref().map(|of| worker.shared.folder.join(of));
                 if directory.as_ref().is_some_and(|directory| !directory.is_dir()) {
-                    let what = stored
-                        .path
-                        .as_ref()
-                        .map_or("its weights were".into(), |path| format!("the checkpoint `{path}` was"));
-                    return Err(Error::input(format!("the sampler `{}` cannot continue: {what} deleted", stored.id))
+                    let of_path = |path| format!("the checkpoint `{path}` was deleted");
+                    let why = stored.path.as_ref().map_or("its weights were deleted".into(), of_path);
+                    return Err(Error::input(format!("the sampler `{}` cannot continue: {why}", stored.id))
                         .with_hint("create a sampler from another checkpoint"));
                 }
                 let model = match directory {

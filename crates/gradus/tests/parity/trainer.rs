@@ -178,7 +178,7 @@ fn several_targets_of_an_id_are_several_texts() {
 
 #[test]
 fn targets_in_any_number_are_targets_of_several_calls() {
-    let ids = vec![5, 6, 7, 8];
+    let ids = [5, 6, 7, 8];
     let losses = [
         Loss::CrossEntropy,
         Loss::ImportanceSampling,
