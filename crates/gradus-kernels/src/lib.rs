@@ -101,5 +101,5 @@ pub use simd::{exp_or_zero, maximum, sum_exp};
 pub use softcap::softcap;
 pub use swiglu::swiglu;
 pub use table::Table;
-pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, longest_side_of_chunk, token_logprobs};
+pub use token_logprobs::{LmHead, TokenLogprobs, logits_held, longest_side_of_chunk, row_logprobs, token_logprobs};
 pub use watch::{GraphDepth, can_watch, watched};

@@ -95,7 +95,15 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
             if knowledge == Knowledge::Wrong {
                 app.wrong_guess(parts.extensions.get::<Arc<ClientConnection>>()).await;
             }
-            let why = "The token is missing or wrong: open the address that was printed when the server started.";
+            let why = match parts.uri.path() {
+                path if path.starts_with(tinker::PREFIX) => {
+                    "the key is missing or wrong: set `TINKER_API_KEY` to `tml-TOKEN`, with the token that was printed when the                      server started"
+                }
+                path if serving::is_for_programs(path) => {
+                    "the token is missing or wrong: send the token that was printed when the server started as the API key"
+                }
+                _ => "The token is missing or wrong: open the address that was printed when the server started.",
+            };
             return Err(Refusal::Because(StatusCode::UNAUTHORIZED, why));
         }
     }

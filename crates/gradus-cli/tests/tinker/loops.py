@@ -102,6 +102,10 @@ def supervised():
     found = sampler.sample(prompt, 1, params).result().sequences[0]
     assert "warm" in tokenizer.decode(found.tokens), tokenizer.decode(found.tokens)
     rest = tinker.RestClient()
+    runs = rest.list_training_runs().result()
+    assert training.model_id in [run.training_run_id for run in runs.training_runs], runs
+    assert saved in [of.tinker_path for of in rest.list_user_checkpoints().result().checkpoints]
+    assert training.model_id.split(":")[0] in rest.list_sessions().result().sessions
     listed = rest.list_checkpoints(training.model_id).result().checkpoints
     assert sorted(of.tinker_path for of in listed) == sorted([saved, path]), listed
     info = rest.get_weights_info_by_tinker_path(saved).result()
@@ -244,6 +248,13 @@ def sampling():
         value = scored.to_torch()
         value = value.to_dense() if value.layout != torch.strided else value
         assert abs(float(value[1, 0]) - found.prompt_logprobs[2]) < 1e-5, value
+    # A text that fills the model has log-probabilities, and no room for a completion.
+    longest = service.get_server_capabilities().supported_models
+    longest = next(of.max_context_length for of in longest if of.model_name == BASE)
+    full = types.ModelInput.from_ints([5] * longest)
+    assert len(sampler.compute_logprobs(full).result()) == longest
+    (none,) = sampler.sample(full, 1, params).result().sequences
+    assert list(none.tokens) == [] and none.stop_reason == "length"
     stopped = sampler.sample(prompt, 1, types.SamplingParams(max_tokens=50, stop=[i for i in range(3, 320)])).result()
     assert len(stopped.sequences[0].tokens) == 1 and stopped.sequences[0].stop_reason == "stop"
     endless = sampler.sample(prompt, 1, types.SamplingParams(max_tokens=50, stop=[])).result()
@@ -308,7 +319,7 @@ def refused():
         (lambda: model(service, base_model="nothing"), "there is no base model `nothing`"),
         (lambda: service.create_sampling_client(model_path="tinker://x/weights/../y").result(), "not the address"),
         (lambda: service.create_training_client_from_state("tinker://x/weights/y").result(), "there is no checkpoint"),
-        (lambda: model(service, rank=0), "the rank `r` is 0"),
+        (lambda: model(service, rank=0), "`lora_config.rank` is 0"),
         (lambda: training.save_state("../x").result(), "cannot be the name of a checkpoint"),
     ]:
         try:

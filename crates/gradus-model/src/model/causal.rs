@@ -249,12 +249,26 @@ impl CausalLm {
 
     /// Computes logprobs and entropies of the `M` `targets`, `[M]` each, from final hidden states, `[N, D]`. The logprobs carry gradient to the
     /// states and to the head. The logits are never in memory as a whole, unless the targets
-    /// have supports.
+    /// have supports. Adjacent targets at the same position share its logits.
     pub fn token_logprobs(&self, hidden_nd: Tensor<2>, targets: &Targets, temperature: f32) -> TokenLogprobs {
-        let hidden_md = self.before_head(select_rows(hidden_nd, &targets.positions));
+        let before_head = |positions: &[usize]| self.before_head(select_rows(hidden_nd, positions));
         match targets.supports_m.as_slice() {
-            [] => gradus_kernels::token_logprobs(hidden_md, &self.head(), &targets.ids, temperature),
-            supports_m => support::logprobs(hidden_md, &self.head(), &targets.ids, supports_m, temperature),
+            [] => {
+                let mut begins = vec![0];
+                let of_positions = targets.positions.chunk_by(|a, b| a == b);
+                begins.extend(of_positions.scan(0, |end, same| {
+                    *end += same.len();
+                    Some(*end)
+                }));
+                let (_, firsts) = begins.split_last().expect("it begins with 0");
+                let positions: Vec<usize> = firsts.iter().map(|&first| targets.positions[first]).collect();
+                let hidden_nd = before_head(&positions);
+                gradus_kernels::row_logprobs(hidden_nd, &self.head(), &begins, &targets.ids, temperature)
+            }
+            supports_m => {
+                let hidden_md = before_head(&targets.positions);
+                support::logprobs(hidden_md, &self.head(), &targets.ids, supports_m, temperature)
+            }
         }
     }
 

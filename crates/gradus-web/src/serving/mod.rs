@@ -9,6 +9,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use axum::Router;
+use axum::extract::rejection::QueryRejection;
 use axum::extract::{FromRequestParts, Query, State};
 use axum::http::StatusCode;
 use axum::http::request::Parts;
@@ -172,9 +173,12 @@ struct PauseQuery {
 
 async fn pause_sampling(
     State(app): State<Arc<App>>,
-    Query(PauseQuery { mode }): Query<PauseQuery>,
+    query: Result<Query<PauseQuery>, QueryRejection>,
     _: AuthorizedChange,
 ) -> Result<Response, Refused> {
+    let wrong =
+        |error: QueryRejection| Refused::field("mode", format!("the query cannot be read: {}", error.body_text()));
+    let Query(PauseQuery { mode }) = query.map_err(wrong)?;
     let pause = &app.models.pause;
     match mode {
         Mode::Keep => pause.set(true),

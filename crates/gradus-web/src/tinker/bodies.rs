@@ -4,6 +4,7 @@ use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
 use gradus::model::adapter::{LoraConfig, LoraParts};
 use gradus::rng::Seed;
 use gradus::trainer::{Base, StepParams, Trainer};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -12,11 +13,28 @@ use super::outcome::Failure;
 /// α of every adapter.
 const ALPHA: f64 = 32.0;
 
+/// Parses a JSON body.
+///
+/// # Errors
+/// A description of the problem and the field.
+pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
+    let mut json = serde_json::Deserializer::from_slice(body);
+    let found = serde_path_to_error::deserialize(&mut json).map_err(|error| {
+        let (path, why) = (error.path().to_string(), error.inner());
+        match path.as_str() {
+            "." => format!("the request cannot be read: {why}"),
+            _ => format!("`{path}` cannot be read: {why}"),
+        }
+    })?;
+    json.end().map_err(|error| format!("the request cannot be read: {error}"))?;
+    Ok(found)
+}
+
 /// Settings of the requested adapter.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoraBody {
-    pub rank: usize,
-    pub seed: Option<i64>,
+    rank: i64,
+    pub seed: Option<i128>,
     #[serde(default = "yes")]
     train_unembed: bool,
     #[serde(default = "yes")]
@@ -124,6 +142,17 @@ impl LoadBody {
 }
 
 impl CreateBody {
+    /// Rejects a rank that no adapter can have.
+    ///
+    /// # Errors
+    /// A description of the problem.
+    pub fn check(&self) -> Result<(), String> {
+        match self.lora_config.as_ref().map(|lora| lora.rank).filter(|rank| *rank < 1) {
+            Some(rank) => Err(format!("`lora_config.rank` is {rank}, but must be at least 1")),
+            None => Ok(()),
+        }
+    }
+
     /// Returns the requested adapter.
     pub fn adapter(&self, base: &Base) -> Result<Trainer, Failure> {
         if let Some(kind) = self.optimizer_config.get("type").and_then(Value::as_str).filter(|kind| *kind != "adamw") {
@@ -134,7 +163,8 @@ impl CreateBody {
         };
         let parts = LoraParts { attention: lora.train_attn, feed_forward: lora.train_mlp, head: lora.train_unembed };
         let targets = parts.targets(&base.files().dir)?;
-        let config = LoraConfig { rank: lora.rank, alpha: ALPHA, targets, ..LoraConfig::default() };
+        let rank = usize::try_from(lora.rank).unwrap_or_default();
+        let config = LoraConfig { rank, alpha: ALPHA, targets, ..LoraConfig::default() };
         Ok(base.adapter(&config, Seed(lora.seed.unwrap_or_default() as u64))?)
     }
 }

@@ -238,8 +238,36 @@ pub fn time(seconds: u64) -> String {
     utc(seconds, "%Y-%m-%dT%H:%M:%SZ")
 }
 
-/// Lists the checkpoints of a run for clients.
-pub fn list(folder: &Path, run: &str) -> Vec<Value> {
+/// A checkpoint on disk.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Checkpoint {
+    /// Address of the checkpoint.
+    pub address: CheckpointAddress,
+    /// Metadata of the checkpoint.
+    pub about: CheckpointMetadata,
+    /// Size of its files.
+    bytes: u64,
+}
+
+impl Checkpoint {
+    /// Describes the checkpoint for clients.
+    pub fn described(&self) -> Value {
+        let Self { address, about, bytes } = self;
+        json!({
+            "checkpoint_id": format!("{}/{}", address.of.segment(), address.name),
+            "checkpoint_type": address.of.kind(),
+            "time": time(about.time),
+            "tinker_path": address.path(),
+            "size_bytes": bytes,
+            "public": false,
+            "user_metadata": about.user_metadata,
+            "expires_at": null,
+        })
+    }
+}
+
+/// Lists the checkpoints of a run, the newest last.
+pub fn list(folder: &Path, run: &str) -> Vec<Checkpoint> {
     let mut found = Vec::new();
     for of in [Use::Training, Use::Sampling] {
         let within = run_directory(folder, run).join(of.segment());
@@ -250,21 +278,18 @@ pub fn list(folder: &Path, run: &str) -> Vec<Value> {
             };
             let files = std::fs::read_dir(entry.path()).into_iter().flatten().flatten();
             let bytes: u64 = files.filter_map(|file| Some(file.metadata().ok()?.len())).sum();
-            let described = json!({
-                "checkpoint_id": format!("{}/{name}", of.segment()),
-                "checkpoint_type": of.kind(),
-                "time": time(about.time),
-                "tinker_path": address.path(),
-                "size_bytes": bytes,
-                "public": false,
-                "user_metadata": about.user_metadata,
-                "expires_at": null,
-            });
-            found.push((about.time, name, described));
+            found.push(Checkpoint { address, about, bytes });
         }
     }
-    found.sort_by(|a, b| (a.0, &a.1).cmp(&(b.0, &b.1)));
-    found.into_iter().map(|(_, _, described)| described).collect()
+    found.sort_by(|a, b| (a.about.time, &a.address.name).cmp(&(b.about.time, &b.address.name)));
+    found
+}
+
+/// Returns the ids of the models that have a folder.
+pub fn runs(folder: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
+    // An id contains no hyphen: see `run_directory`.
+    entries.map(|entry| entry.file_name().to_string_lossy().replace('-', ":")).collect()
 }
 
 #[cfg(test)]

@@ -16,7 +16,8 @@ use super::outcome::RequestResult;
 const FILE: &str = "journal.sqlite";
 
 const TABLES: &str = "
-    CREATE TABLE IF NOT EXISTS sessions (id TEXT PRIMARY KEY, key TEXT UNIQUE, ended INTEGER NOT NULL DEFAULT 0) STRICT;
+    CREATE TABLE IF NOT EXISTS sessions (
+        id TEXT PRIMARY KEY, key TEXT UNIQUE, ended INTEGER NOT NULL DEFAULT 0, seen INTEGER NOT NULL DEFAULT 0) STRICT;
     CREATE TABLE IF NOT EXISTS models (
         id TEXT PRIMARY KEY, session TEXT NOT NULL, base TEXT NOT NULL, ended INTEGER NOT NULL DEFAULT 0) STRICT;
     CREATE TABLE IF NOT EXISTS requests (
@@ -44,6 +45,15 @@ pub struct StoredRequest {
     pub body: Vec<u8>,
     /// Result, if the request has finished.
     pub outcome: Option<RequestResult>,
+}
+
+/// A stored session.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StoredSession {
+    /// Id of the session.
+    pub id: String,
+    /// Time of its last stored request, in seconds since 1970; 0 if it is unknown.
+    pub seen: u64,
 }
 
 /// A stored model.
@@ -87,6 +97,11 @@ impl Journal {
                 sqlite_synchronous()
             ))?;
             file.execute_batch(&format!("BEGIN EXCLUSIVE; {TABLES} COMMIT;"))?;
+            // Earlier versions did not store when a session was last seen.
+            let sql = "SELECT COUNT(*) FROM pragma_table_info('sessions') WHERE name = 'seen'";
+            if file.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0 {
+                file.execute_batch("ALTER TABLE sessions ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;")?;
+            }
             Ok(file)
         };
         let file = open().map_err(|error: rusqlite::Error| match error.sqlite_error_code() {
@@ -103,9 +118,15 @@ impl Journal {
         done.map_err(|error| failed(&self.path, &error))
     }
 
-    /// Adds a session. `key` identifies repeated requests.
-    pub fn add_session(&self, id: &str, key: Option<&str>) -> Result<()> {
-        self.done(self.file.execute("INSERT INTO sessions (id, key) VALUES (?1, ?2)", params![id, key])).map(drop)
+    /// Adds a session, created at `time`. `key` identifies repeated requests.
+    pub fn add_session(&self, id: &str, key: Option<&str>, time: u64) -> Result<()> {
+        let sql = "INSERT INTO sessions (id, key, seen) VALUES (?1, ?2, ?3)";
+        self.done(self.file.execute(sql, params![id, key, time as i64])).map(drop)
+    }
+
+    /// Stores the `time` of a session's last request.
+    pub fn seen(&self, id: &str, time: u64) -> Result<()> {
+        self.done(self.file.execute("UPDATE sessions SET seen = ?2 WHERE id = ?1", params![id, time as i64])).map(drop)
     }
 
     /// Returns the session that was added with `key`.
@@ -188,9 +209,11 @@ impl Journal {
         self.done(self.file.query_row(sql, [id], |row| row.get(0)).optional())
     }
 
-    /// Returns the sessions that have not ended.
-    pub fn sessions(&self) -> Result<Vec<String>> {
-        self.all("SELECT id FROM sessions WHERE NOT ended", |row| row.get(0))
+    /// Returns the sessions that have not ended, in the order in which they were added.
+    pub fn sessions(&self) -> Result<Vec<StoredSession>> {
+        self.all("SELECT id, seen FROM sessions WHERE NOT ended ORDER BY rowid", |row| {
+            Ok(StoredSession { id: row.get(0)?, seen: row.get::<_, i64>(1)?.cast_unsigned() })
+        })
     }
 
     /// Returns the models that have not ended.

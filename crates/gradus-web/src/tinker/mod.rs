@@ -19,14 +19,16 @@ mod shared;
 mod training;
 mod worker;
 
+use std::cmp::Reverse;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Bytes;
-use axum::extract::{Path as PathOf, State};
-use axum::http::{HeaderMap, StatusCode, header};
+use axum::extract::rejection::QueryRejection;
+use axum::extract::{Path as PathOf, Query, State};
+use axum::http::{HeaderMap, Method, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use gradus::model::{ModelDir, ModelShape};
@@ -39,7 +41,7 @@ use crate::app::App;
 use crate::guard::BODY_BYTES;
 use crate::models::{Kind as ModelKind, ModelEntry as FoundModel, Models};
 use bodies::{CreateBody, LoadBody};
-use checkpoints::{CheckpointAddress, Use};
+use checkpoints::{Checkpoint, CheckpointAddress, Use};
 pub use options::TrainingOptions;
 use outcome::{Refused, RequestResult, answer};
 use proto::ForwardBackwardRequest;
@@ -62,6 +64,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route(&at("get_server_capabilities"), get(capabilities))
         .route(&at("create_session"), post(create_session))
         .route(&at("session_heartbeat"), post(heartbeat))
+        .route(&at("sessions"), get(list_sessions))
         .route(&at("sessions/{id}"), get(session))
         .route(&at("sessions/{id}/finish"), post(finish_session))
         .route(&at("create_model"), post(create_model))
@@ -80,6 +83,8 @@ pub fn routes() -> Router<Arc<App>> {
         .route(&at("cancel_future"), post(cancel))
         .route(&at("retrieve_future"), post(retrieve))
         .route(&at("weights_info"), post(weights_info))
+        .route(&at("checkpoints"), get(list_all_checkpoints))
+        .route(&at("training_runs"), get(list_runs))
         .route(&at("training_runs/{run}"), get(run))
         .route(&at("training_runs/{run}/checkpoints"), get(list_checkpoints))
         .route(&at("training_runs/{run}/checkpoints/{of}/{name}"), axum::routing::delete(delete_checkpoint))
@@ -114,7 +119,7 @@ async fn with<R: Send + 'static>(
 
 /// Parses a JSON body.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Refused> {
-    serde_json::from_slice(body).map_err(|error| Refused::request(format!("the request cannot be read: {error}")))
+    bodies::parse(body).map_err(Refused::request)
 }
 
 fn ok(value: &Value) -> Response {
@@ -126,11 +131,53 @@ fn promised(request: &str, model: Option<&str>) -> Response {
     ok(&json!({ "request_id": request, "model_id": model }))
 }
 
-async fn nothing(State(app): State<Arc<App>>) -> Refused {
+async fn nothing(State(app): State<Arc<App>>, method: Method, uri: Uri) -> Refused {
     match shared(&app) {
-        Ok(_) => Refused::missing("this path does not exist: docs/tinker.md lists the supported ones"),
+        Ok(_) => {
+            let path = uri.path();
+            Refused::missing(format!(
+                "this server does not support `{method} {path}`: `gradus docs show tinker` lists the supported calls"
+            ))
+        }
         Err(refused) => refused,
     }
+}
+
+/// Part of a list that a client requests.
+#[derive(Deserialize)]
+struct Page {
+    limit: Option<usize>,
+    #[serde(default)]
+    offset: usize,
+}
+
+impl Page {
+    /// Returns the requested items under `key`, by default at most `limit`, and the position in the list.
+    fn of<T: Into<Value>>(self, key: &str, items: Vec<T>, limit: usize) -> Value {
+        let (limit, offset, total) = (self.limit.unwrap_or(limit), self.offset, items.len());
+        let items: Vec<Value> = items.into_iter().skip(offset).take(limit).map(Into::into).collect();
+        json!({ key: items, "cursor": { "offset": offset, "limit": limit, "total_count": total } })
+    }
+}
+
+/// Query of a list.
+type PageQuery = Result<Query<Page>, QueryRejection>;
+
+/// Returns the requested part of a list.
+fn page(query: PageQuery) -> Result<Page, Refused> {
+    let wrong = |error: QueryRejection| {
+        Refused::request(format!(
+            "`limit` or `offset` is wrong: {}; whole numbers of at least 0 are needed",
+            error.body_text()
+        ))
+    };
+    query.map(|Query(page)| page).map_err(wrong)
+}
+
+async fn list_sessions(State(app): State<Arc<App>>, query: PageQuery) -> HandlerResult {
+    let page = page(query)?;
+    let all = with(&app, |registry| registry.sessions()).await?;
+    Ok(ok(&page.of("sessions", all, 20)))
 }
 
 async fn healthy(State(app): State<Arc<App>>) -> HandlerResult {
@@ -191,7 +238,7 @@ struct OfSession {
 
 async fn heartbeat(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfSession { session_id } = read(&body)?;
-    with(&app, move |registry| registry.touch(&session_id)).await?;
+    with(&app, move |registry| registry.keep(&session_id)).await?;
     Ok(ok(&json!({ "type": "session_heartbeat" })))
 }
 
@@ -225,10 +272,11 @@ async fn base(app: &Arc<App>, name: &str) -> Result<(), Refused> {
 
 async fn create_model(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let mut create: CreateBody = read(&body)?;
+    create.check().map_err(Refused::request)?;
     base(&app, &create.base_model).await?;
     // The random seed is stored, because the request may be repeated.
     if let Some(lora) = create.lora_config.as_mut().filter(|lora| lora.seed.is_none()) {
-        lora.seed = Some(sampling::random()?.cast_signed());
+        lora.seed = Some(sampling::random()?.into());
     }
     let text = serde_json::to_vec(&create).map_err(|error| Refused::request(error.to_string()))?;
     let CreateBody { session_id, model_seq_id, base_model, .. } = create;
@@ -493,39 +541,63 @@ async fn weights_info(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult
     Ok(ok(&json!({ "base_model": about.base_model, "is_lora": true, "lora_rank": about.rank })))
 }
 
-async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> HandlerResult {
-    let id = run.clone();
-    let all = on_disk(&app, move |folder| {
-        // A name that leads elsewhere is not a run.
-        CheckpointAddress::parse(&format!("tinker://{id}/weights/x"))?;
-        let described = checkpoints::list(folder, &id);
-        let newest = described.last().and_then(|of| of["tinker_path"].as_str()).map(str::to_owned);
-        let about = newest.map(|path| CheckpointAddress::parse(&path)?.about(folder)).transpose()?;
-        Ok((described, about))
-    });
-    let (all, about) = all.await?;
-    let Some(about) = about else {
-        return Err(Refused::missing(format!("the run `{run}` has no checkpoints")));
-    };
-    let last = |kind: &str| all.iter().rfind(|of| of["checkpoint_type"] == kind).cloned();
-    Ok(ok(&json!({
+/// Describes a run by its checkpoints. A run without checkpoints has no description.
+fn described(run: &str, checkpoints: &[Checkpoint]) -> Option<Value> {
+    let newest = &checkpoints.last()?.about;
+    let last = |of: Use| checkpoints.iter().rfind(|checkpoint| checkpoint.address.of == of).map(Checkpoint::described);
+    Some(json!({
         "training_run_id": run,
-        "base_model": about.base_model,
+        "base_model": newest.base_model,
         "model_owner": "gradus",
         "is_lora": true,
-        "lora_rank": about.rank,
-        "last_request_time": checkpoints::time(about.time),
-        "last_checkpoint": last(Use::Training.kind()),
-        "last_sampler_checkpoint": last(Use::Sampling.kind()),
-    })))
+        "lora_rank": newest.rank,
+        "last_request_time": checkpoints::time(newest.time),
+        "last_checkpoint": last(Use::Training),
+        "last_sampler_checkpoint": last(Use::Sampling),
+    }))
+}
+
+async fn run(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> HandlerResult {
+    let found = on_disk(&app, move |folder| {
+        // A name that leads elsewhere is not a run.
+        CheckpointAddress::parse(&format!("tinker://{run}/weights/x"))?;
+        let found = described(&run, &checkpoints::list(folder, &run));
+        found.ok_or_else(|| Refused::missing(format!("the run `{run}` has no checkpoints")))
+    });
+    Ok(ok(&found.await?))
+}
+
+async fn list_runs(State(app): State<Arc<App>>, query: PageQuery) -> HandlerResult {
+    let page = page(query)?;
+    let all = on_disk(&app, |folder| {
+        let mut all: Vec<(u64, Value)> = Vec::new();
+        for run in checkpoints::runs(folder) {
+            let own = checkpoints::list(folder, &run);
+            all.extend(described(&run, &own).zip(own.last()).map(|(described, last)| (last.about.time, described)));
+        }
+        all.sort_by_key(|(time, _)| Reverse(*time));
+        Ok(all.into_iter().map(|(_, described)| described).collect::<Vec<_>>())
+    });
+    Ok(ok(&page.of("training_runs", all.await?, 20)))
 }
 
 async fn list_checkpoints(State(app): State<Arc<App>>, PathOf(run): PathOf<String>) -> HandlerResult {
     let all = on_disk(&app, move |folder| {
         CheckpointAddress::parse(&format!("tinker://{run}/weights/x"))?;
-        Ok(checkpoints::list(folder, &run))
+        Ok(checkpoints::list(folder, &run).iter().map(Checkpoint::described).collect::<Vec<_>>())
     });
     Ok(ok(&json!({ "checkpoints": all.await? })))
+}
+
+async fn list_all_checkpoints(State(app): State<Arc<App>>, query: PageQuery) -> HandlerResult {
+    let page = page(query)?;
+    let all = on_disk(&app, |folder| {
+        let mut all: Vec<Checkpoint> =
+            checkpoints::runs(folder).iter().flat_map(|run| checkpoints::list(folder, run)).collect();
+        all.sort_by_key(|checkpoint| Reverse(checkpoint.about.time));
+        Ok(all.iter().map(Checkpoint::described).collect::<Vec<_>>())
+    });
+    Ok(ok(&page.of("checkpoints", all.await?, 100)))
 }
 
 async fn delete_checkpoint(

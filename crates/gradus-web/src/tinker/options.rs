@@ -11,8 +11,10 @@ pub struct TrainingOptions {
     pub models: usize,
     /// Maximum number of tokens in a forward pass. A longer text is a pass of its own.
     pub pass_tokens: usize,
-    /// Idle time after which a session's models leave memory, and another session may replace it.
+    /// Idle time after which a session's models leave memory.
     pub silent: Duration,
+    /// Idle time after which another session may replace a session. Clients send a heartbeat every 10 seconds.
+    pub unheard: Duration,
     /// Idle time after which a session ends.
     pub lost: Duration,
     /// Time that requests wait for a missing earlier request.
@@ -22,13 +24,14 @@ pub struct TrainingOptions {
 }
 
 impl Default for TrainingOptions {
-    /// 64 sessions, 16 models in memory, passes of 4096 tokens, 10 minutes, a day, 10 minutes, 20 seconds.
+    /// 64 sessions, 16 models in memory, passes of 4096 tokens, 10 minutes, a minute, a day, 10 minutes, 20 seconds.
     fn default() -> Self {
         Self {
             sessions: 64,
             models: 16,
             pass_tokens: 4096,
             silent: Duration::from_secs(600),
+            unheard: Duration::from_secs(60),
             lost: Duration::from_secs(86_400),
             gap: Duration::from_secs(600),
             patience: Duration::from_secs(20),

@@ -2,11 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use gradus::Result;
 
-use super::journal::{Journal, StoredModel, StoredRequest, StoredSampler};
+use super::checkpoints::now;
+use super::journal::{Journal, StoredModel, StoredRequest, StoredSampler, StoredSession};
 use super::options::TrainingOptions;
 use super::outcome::{Failure, Refused, RequestResult};
 use super::sampling::SampleRequest;
@@ -23,6 +24,9 @@ const WAITING_BYTES_MAX: usize = 512 << 20;
 
 /// Maximum number of unnamed samplers per session. The oldest one is removed.
 const SAMPLERS_KEPT: usize = 64;
+
+/// Precision of the stored time of a session's last request.
+const SEEN_STORED: Duration = Duration::from_secs(20);
 
 /// Maximum number of models in all sessions.
 const MODELS_MAX: usize = 1024;
@@ -86,8 +90,25 @@ pub struct QueuedRequest {
 }
 
 struct Session {
+    /// Last request in this process, or the start of the process.
     seen: Instant,
+    /// Idle time before `seen`: that of a stored session without a request in this process.
+    idle_before: Duration,
+    /// Time when the last request was stored.
+    stored: Instant,
     used: f64,
+}
+
+impl Session {
+    fn new(idle_before: Duration, used: f64) -> Self {
+        let now = Instant::now();
+        Self { seen: now, idle_before, stored: now, used }
+    }
+
+    /// Time since the last request. The time during which no server ran does not count.
+    fn idle(&self) -> Duration {
+        self.idle_before + self.seen.elapsed()
+    }
 }
 
 struct Model {
@@ -154,8 +175,10 @@ impl Registry {
     /// # Errors
     /// The journal cannot be read.
     pub fn open(journal: Journal, options: TrainingOptions) -> Result<Self> {
-        let now = Instant::now();
-        let sessions = journal.sessions()?.into_iter().map(|id| (id, Session { seen: now, used: 0.0 })).collect();
+        let stored = journal.sessions()?;
+        let last = stored.iter().map(|of| of.seen).max().unwrap_or(0);
+        let restored = |of: StoredSession| (of.id, Session::new(Duration::from_secs(last - of.seen), 0.0));
+        let sessions = stored.into_iter().map(restored).collect();
         let mut models = HashMap::new();
         for StoredModel { id, session, base } in journal.models()? {
             let (mut queue, mut done, mut bytes) = (BTreeMap::new(), BTreeMap::new(), 0);
@@ -190,24 +213,36 @@ impl Registry {
             self.make_room();
             let most = self.options.sessions;
             if self.sessions.len() >= most {
+                let unheard = self.options.unheard;
+                let longest = self.sessions.values().map(Session::idle).max().unwrap_or_default();
+                let (unheard, left) = (unheard.as_secs(), unheard.saturating_sub(longest).as_secs() + 1);
                 return Err(Refused::busy(format!(
-                    "{most} sessions are active, which is the limit of this server: end one"
+                    "all {most} sessions of this server are in use: try again in {left} seconds, or start the server with \
+                     a larger `--training-sessions`. A session makes room if its client closes it, or sends nothing for \
+                     {unheard} seconds"
                 )));
             }
         }
         let id = format!("s{}", &secret()[..20]);
-        self.journal.add_session(&id, key)?;
-        self.sessions.insert(id.clone(), Session { seen: Instant::now(), used: self.least_used() });
+        self.journal.add_session(&id, key, now())?;
+        self.sessions.insert(id.clone(), Session::new(Duration::ZERO, self.least_used()));
         Ok(id)
     }
 
     /// Ends the session with the longest idle time, if that exceeds the limit.
     fn make_room(&mut self) {
-        let silent = self.options.silent;
-        let oldest = self.sessions.iter().filter(|(_, of)| of.seen.elapsed() > silent).min_by_key(|(_, of)| of.seen);
-        if let Some(id) = oldest.map(|(id, _)| id.clone()) {
+        let oldest = self.sessions.iter().max_by_key(|(_, of)| of.idle());
+        if let Some(id) = oldest.filter(|(_, of)| of.idle() > self.options.unheard).map(|(id, _)| id.clone()) {
             self.end_session(&id);
         }
+    }
+
+    /// Returns the sessions that have not ended, the newest first.
+    ///
+    /// # Errors
+    /// The journal cannot be read.
+    pub fn sessions(&self) -> Result<Vec<String>, Refused> {
+        Ok(self.journal.sessions()?.into_iter().rev().map(|of| of.id).collect())
     }
 
     /// Ends a session. The last states of its models become checkpoints.
@@ -238,7 +273,7 @@ impl Registry {
     /// The session does not exist or has ended.
     pub fn touch(&mut self, id: &str) -> Result<(), Refused> {
         if let Some(session) = self.sessions.get_mut(id) {
-            session.seen = Instant::now();
+            (session.seen, session.idle_before) = (Instant::now(), Duration::ZERO);
             return Ok(());
         }
         Err(match self.journal.has_ended(id)? {
@@ -249,9 +284,23 @@ impl Registry {
         })
     }
 
+    /// Records activity of a session, which the journal stores.
+    ///
+    /// # Errors
+    /// As [`touch`](Self::touch); also if the disk is full.
+    pub fn keep(&mut self, id: &str) -> Result<(), Refused> {
+        self.touch(id)?;
+        let session = self.sessions.get_mut(id).expect("it was just there");
+        if session.stored.elapsed() > SEEN_STORED {
+            session.stored = Instant::now();
+            self.journal.seen(id, now())?;
+        }
+        Ok(())
+    }
+
     /// Returns whether the session has been idle for longer than the limit.
     fn is_silent(&self, session: &str) -> bool {
-        self.sessions.get(session).is_none_or(|session| session.seen.elapsed() > self.options.silent)
+        self.sessions.get(session).is_none_or(|session| session.idle() > self.options.silent)
     }
 
     /// Adds a model, which the request `kind` with `body` creates, and returns the id of that request. `base` is the name of the base
@@ -311,7 +360,7 @@ impl Registry {
     /// The model does not exist, its session has ended, too many requests wait, or the disk is full.
     pub fn submit(&mut self, id: &str, seq: u64, kind: Kind, body: &[u8]) -> Result<String, Refused> {
         let session = self.model(id)?.session.clone();
-        self.touch(&session)?;
+        self.keep(&session)?;
         let least = self.least_used();
         let model = self.models.get_mut(id).expect("it was just there");
         let request = format!("{id}:{seq}");
@@ -655,7 +704,7 @@ impl Registry {
     pub fn tidy(&mut self) -> Vec<String> {
         let lost = self.options.lost;
         let silent: Vec<String> =
-            self.sessions.iter().filter(|(_, of)| of.seen.elapsed() > lost).map(|(id, _)| id.clone()).collect();
+            self.sessions.iter().filter(|(_, of)| of.idle() > lost).map(|(id, _)| id.clone()).collect();
         silent.iter().for_each(|id| self.end_session(id));
         let gap = self.options.gap;
         let late = |model: &Model| model.gap.is_some_and(|since| since.elapsed() > gap);
@@ -714,4 +763,46 @@ impl Sampler {
 fn split(request: &str) -> Option<(&str, u64)> {
     let (id, seq) = request.rsplit_once(':')?;
     Some((id, seq.parse().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sessions_of_earlier_servers_make_room_by_their_age() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let journal = Journal::open(folder.path()).expect("a journal");
+        // The server ended long ago, but one client was there until then.
+        for (id, seen) in [("old", 1_000), ("older", 900), ("recent", 2_000)] {
+            journal.add_session(id, None, 800).expect("added");
+            journal.seen(id, seen).expect("stored");
+        }
+        let options = TrainingOptions { sessions: 3, ..TrainingOptions::default() };
+        let mut registry = Registry::open(journal, options).expect("a registry");
+        for gone in ["older", "old"] {
+            assert!(registry.sessions.contains_key(gone), "{gone}");
+            registry.create_session(None).expect("a session");
+            assert!(!registry.sessions.contains_key(gone), "{gone}");
+        }
+        assert_eq!(registry.sessions().expect("a list").last().map(String::as_str), Some("recent"));
+        let refused = format!("{:?}", registry.create_session(None).expect_err("too many"));
+        assert!(refused.contains("`--training-sessions`") && refused.contains("for 60 seconds"), "{refused}");
+        // A session that returns is not idle.
+        let mut registry = Registry::open(registry.journal, TrainingOptions::default()).expect("a registry");
+        registry.touch("recent").expect("it exists");
+        assert!(registry.sessions["recent"].idle() < Duration::from_secs(60));
+    }
+
+    #[test]
+    fn a_journal_without_times_opens() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let old =
+            "CREATE TABLE sessions (id TEXT PRIMARY KEY, key TEXT UNIQUE, ended INTEGER NOT NULL DEFAULT 0) STRICT;
+            INSERT INTO sessions (id) VALUES ('s1');";
+        let path = folder.path().join("journal.sqlite");
+        rusqlite::Connection::open(path).expect("a file").execute_batch(old).expect("a table");
+        let journal = Journal::open(folder.path()).expect("a journal");
+        assert_eq!(journal.sessions().expect("a list"), [StoredSession { id: "s1".into(), seen: 0 }]);
+    }
 }

@@ -100,8 +100,6 @@ pub struct SampleRequest {
     params: SamplingParams,
     /// Whether the model's own stop ids are ignored.
     is_endless: bool,
-    /// Whether a completion may be as long as the model allows.
-    is_longest: bool,
     stop: Vec<String>,
     seed: Seed,
     /// Number of last prompt tokens whose log-probabilities are returned, if requested.
@@ -198,13 +196,12 @@ impl SampleBody {
             Some(seed) => Seed(seed as u64),
             None => Seed(random().map_err(|error| error.to_string())?),
         };
-        let (is_longest, likeliest_of_prompt) = (max_tokens.is_none(), self.topk_prompt_logprobs);
+        let likeliest_of_prompt = self.topk_prompt_logprobs;
         Ok(SampleRequest {
             prompt,
             samples,
             params,
             is_endless,
-            is_longest,
             stop,
             seed,
             prompt_logprobs,
@@ -325,22 +322,37 @@ impl Sampling {
         !self.rows.is_empty()
     }
 
-    /// Begins a request.
+    /// Begins a request. If the prompt fills the model, returns its result: completions without tokens.
     ///
     /// # Errors
-    /// The prompt cannot be continued, or contains an unknown id.
-    pub fn begin(&mut self, seq: u64, request: &SampleRequest) -> Result<(), Failure> {
+    /// The prompt is too long, or contains an unknown id.
+    pub fn begin(&mut self, seq: u64, request: &SampleRequest) -> Result<Option<RequestResult>, Failure> {
         let SampleRequest { prompt, samples, params, .. } = request;
+        self.model.position_budget().check_text("the prompt", prompt.len(), 0)?;
         let mut params = params.clone();
         if !request.is_endless {
             params.stop_ids.extend(&self.stop_ids);
         }
-        if let Some(room) = self.model.position_budget().after(prompt.len()) {
-            if request.is_longest {
-                params.max_new_tokens = room.max(1);
-            } else if room > 0 {
-                params.max_new_tokens = params.max_new_tokens.min(room);
+        match self.model.position_budget().after(prompt.len()) {
+            Some(0) => {
+                let vocabulary = self.model.vocab_size();
+                if let Some(id) = prompt.iter().find(|&&id| id as usize >= vocabulary) {
+                    let message =
+                        format!("the prompt has token id {id}, but the model's vocabulary has {vocabulary} ids");
+                    return Err(Failure::user(message));
+                }
+                let (mut response, k) = (self.of_prompt(request)?, params.likeliest);
+                let empty = SampledSequence {
+                    stop_reason: proto::StopReason::Length.into(),
+                    tokens: Vec::new(),
+                    logprobs: Some(Vec::new()),
+                    topk_sampled_logprobs: (k > 0).then(|| topk(std::iter::empty(), k, 0)),
+                };
+                response.sequences = vec![empty; *samples];
+                return Ok(Some(RequestResult::Proto(response.encode_to_vec())));
             }
+            Some(room) => params.max_new_tokens = params.max_new_tokens.min(room),
+            None => {}
         }
         let response = self.of_prompt(request)?;
         let streams = (0..*samples as u64).map(|i| request.seed.stream(Purpose::Generate, 0, i)).collect();
@@ -351,7 +363,7 @@ impl Sampling {
         let (prompt, stop, sampled) = (prompt.clone(), request.stop.clone().into(), vec![None; *samples]);
         let likeliest = vec![Vec::new(); *samples];
         self.running.insert(seq, Running { prompt, stop, sampled, likeliest, likeliest_count, response });
-        Ok(())
+        Ok(None)
     }
 
     /// Computes the response about the prompt.

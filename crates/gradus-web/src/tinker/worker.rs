@@ -18,9 +18,9 @@ use prost::Message;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use super::bodies::{CreateBody, LoadBody, SaveBody, SaveForSamplerBody, StepBody};
+use super::bodies::{self, CreateBody, LoadBody, SaveBody, SaveForSamplerBody, StepBody};
 use super::checkpoints::{self, CheckpointAddress, CheckpointMetadata, Use};
-use super::data;
+use super::data::{self, Cells};
 use super::journal::StoredRequest;
 use super::outcome::{Failure, RequestResult};
 use super::proto::ForwardBackwardRequest;
@@ -64,8 +64,11 @@ struct Live {
 /// A forward and backward pass in progress.
 struct Passes {
     seq: u64,
+    /// Texts, of which those with too many targets for a turn are split.
     rows: Vec<Targeted>,
-    choices: Vec<Option<usize>>,
+    /// Number of `rows` that each text of the request became.
+    parts: Vec<usize>,
+    cells: Vec<Cells>,
     loss: Loss,
     is_forward: bool,
     is_repeated: bool,
@@ -287,10 +290,13 @@ impl Worker {
         if let Some(mut passes) = live.passes.take() {
             match one_pass(live, &mut passes) {
                 Ok(true) => {
-                    let Passes { seq, choices, found, is_repeated, .. } = passes;
+                    let Passes { seq, parts, cells, found, is_repeated, .. } = passes;
                     live.seq = seq;
                     if !is_repeated {
-                        let output = data::output(&choices, found.loss, &found.logprobs);
+                        let mut of_parts = found.logprobs.into_iter();
+                        let mut joined = |parts: usize| of_parts.by_ref().take(parts).collect::<Vec<_>>().concat();
+                        let logprobs: Vec<Vec<f32>> = parts.into_iter().map(&mut joined).collect();
+                        let output = data::output(&cells, found.loss, &logprobs);
                         self.finish(id, Some(seq), RequestResult::Proto(output.encode_to_vec()));
                     }
                 }
@@ -453,11 +459,14 @@ impl Worker {
                 for (i, row) in last_request.rows.iter().enumerate() {
                     trainer.check_targeted(&format!("datum {}", i + 1), row, last_request.loss)?;
                 }
-                let lengths: Vec<usize> = last_request.rows.iter().map(|row| row.ids.len()).collect();
-                let left = trainer.passes(&lengths).into();
-                let data::PassRequest { rows, choices, loss, is_forward } = last_request;
-                let found = ForwardBackward::default();
-                Ok(Done::Goes(Box::new(Passes { seq, rows, choices, loss, is_forward, is_repeated, left, found })))
+                let data::PassRequest { rows, cells, loss, is_forward } = last_request;
+                let most = trainer.targets_per_pass();
+                let split: Vec<Vec<Targeted>> = rows.into_iter().map(|row| row.split(most)).collect();
+                let parts = split.iter().map(Vec::len).collect();
+                let rows: Vec<Targeted> = split.into_iter().flatten().collect();
+                let (left, found) = (trainer.passes(&rows).into(), ForwardBackward::default());
+                let passes = Passes { seq, rows, parts, cells, loss, is_forward, is_repeated, left, found };
+                Ok(Done::Goes(Box::new(passes)))
             }
             Kind::Step => {
                 let body: StepBody = read(body)?;
@@ -524,6 +533,12 @@ impl Worker {
             let open = |worker: &mut Self| -> Result<Sampling> {
                 let base = worker.base(&stored.base)?;
                 let directory: Option<PathBuf> = stored.directory.as_ref().map(|of| worker.shared.folder.join(of));
+                if directory.as_ref().is_some_and(|directory| !directory.is_dir()) {
+                    let of_path = |path| format!("the checkpoint `{path}` was deleted");
+                    let why = stored.path.as_ref().map_or("its weights were deleted".into(), of_path);
+                    return Err(Error::input(format!("the sampler `{}` cannot continue: {why}", stored.id))
+                        .with_hint("create a sampler from another checkpoint"));
+                }
                 let model = match directory {
                     Some(directory) => base.sampling_with(&directory)?,
                     None => base.sampling().clone(),
@@ -547,8 +562,10 @@ impl Worker {
         *last_request = Instant::now();
         let mut done = Vec::new();
         for (seq, request) in fresh {
-            if let Err(failure) = sampling.begin(seq, &request) {
-                done.push((seq, RequestResult::Failed(failure)));
+            match sampling.begin(seq, &request) {
+                Ok(None) => {}
+                Ok(Some(outcome)) => done.push((seq, outcome)),
+                Err(failure) => done.push((seq, RequestResult::Failed(failure))),
             }
         }
         for seq in canceled {
@@ -607,7 +624,7 @@ fn is_forward(body: &[u8]) -> bool {
 
 /// Parses a JSON body.
 fn read<T: DeserializeOwned>(body: &[u8]) -> Result<T, Failure> {
-    serde_json::from_slice(body).map_err(|error| Failure::user(format!("the request cannot be read: {error}")))
+    bodies::parse(body).map_err(Failure::user)
 }
 
 /// Returns the metadata of a checkpoint of `trainer`.

@@ -623,7 +623,8 @@ fn a_pause_lets_nothing_through_and_aborts_what_it_is_told_to() {
     });
     let stream = Begun::new(&server, &long);
     assert_eq!(change(&server, "/pause?mode=keep", &Value::Null).status, 200);
-    assert_eq!(change(&server, "/pause?mode=none", &Value::Null).status, 400);
+    let wrong = change(&server, "/pause?mode=none", &Value::Null);
+    assert_eq!((wrong.status, &wrong.json()["error"]["param"]), (400, &json!("mode")), "{}", wrong.body);
     assert_eq!(change(&server, "/pause", &Value::Null).status, 200, "without a word, vLLM aborts");
     let ends = stream.ends();
     assert_eq!(ends.len(), 128);

@@ -100,6 +100,7 @@ fn others_need_the_token_that_was_printed() {
     assert_eq!(bearer(&token).status, 200);
     let wrong = bearer(&"0".repeat(64));
     assert_eq!((wrong.status, &wrong.json()["error"]["code"]), (401, &json!("invalid_api_key")));
+    assert!(wrong.body.contains("as the API key"), "{}", wrong.body);
     let entered = server.get(&format!("/?token={token}"));
     assert_eq!((entered.status, entered.header("location")), (303, Some("/")), "the token leaves the address");
     for (address, page) in [("/runs?sort=step&token=", "/runs?sort=step"), ("//evil.example/?token=", "/evil.example/")]

@@ -13,6 +13,9 @@ use serde_json::{Value, json};
 use crate::client::{Answer, Server, folder};
 use crate::proto;
 
+/// Number of positions of the model `qwen3`.
+const FULL: usize = 256;
+
 const HERE: IpAddr = IpAddr::V4(std::net::Ipv4Addr::LOCALHOST);
 
 /// A training server with tiny models, and one session.
@@ -233,6 +236,57 @@ fn a_large_batch_holds_nobody_up() {
     assert_eq!(soon(&batch).status, 200);
 }
 
+/// Gives a request a matrix of 40 targets per token, of which at most one differs from 0, dense or sparse.
+fn of_matrix(request: &mut proto::ForwardBackwardRequest, is_sparse: bool) {
+    let columns = 40;
+    let held: [(usize, i64, f32); 2] = [(7, 40, 1.0), (columns + 3, 9, -0.5)];
+    let matrix = |dense: Vec<u8>, values: Vec<u8>, dtype: proto::DType| {
+        let encoding = match is_sparse {
+            false => proto::Encoding::Dense(dense),
+            true => {
+                let [crow, col] = [vec![0i64, 1, 2, 2], vec![7, 3]].map(|of| proto::bytes_of(&of, i64::to_le_bytes));
+                proto::Encoding::SparseCsr(proto::SparseCsr { values, crow_indices: crow, col_indices: col })
+            }
+        };
+        proto::Tensor { encoding: Some(encoding), dtype: dtype.into(), shape: vec![3, columns as i64] }
+    };
+    let (mut targets, mut weights) = (vec![0i64; 3 * columns], vec![0f32; 3 * columns]);
+    held.iter().for_each(|&(cell, target, weight)| (targets[cell], weights[cell]) = (target, weight));
+    let [ids, of_ids] = [targets, held.map(|of| of.1).to_vec()].map(|of| proto::bytes_of(&of, i64::to_le_bytes));
+    let [numbers, of_numbers] =
+        [weights, held.map(|of| of.2).to_vec()].map(|of| proto::bytes_of(&of, f32::to_le_bytes));
+    let inputs = &mut request.data[0].loss_fn_inputs;
+    inputs.insert("target_tokens".into(), matrix(ids, of_ids, proto::DType::Int64));
+    inputs.insert("weights".into(), matrix(numbers, of_numbers, proto::DType::Float32));
+}
+
+#[test]
+fn sparse_targets_are_dense_ones() {
+    let folder = folder(&["qwen3"]);
+    let bench = Bench::over(folder.path());
+    let learned = [false, true].map(|is_sparse| {
+        let model = bench.make(u64::from(is_sparse));
+        let mut responses = Vec::new();
+        for (seq, is_forward) in [(1, true), (2, false)] {
+            let mut request = learn(&model, seq, &[5, 40, 9, 11]);
+            request.forward_only = is_forward;
+            of_matrix(&mut request, is_sparse);
+            let answer = bench.wait(&bench.forward_backward(&request).json());
+            assert!(
+                answer.header("content-type").is_some_and(|kind| kind == "application/x-protobuf"),
+                "{}",
+                answer.body
+            );
+            responses.push(answer.body);
+        }
+        bench.wait(&bench.step(&model, 3).json());
+        bench.wait(&bench.post("save_weights", &json!({ "model_id": model, "seq_id": 4, "path": "last" })).json());
+        let file = format!("tinker/{}/weights/last/optimizer.safetensors", model.replace(':', "-"));
+        (responses, std::fs::read(folder.path().join(file)).expect("a file"))
+    });
+    assert!(learned[0] == learned[1], "the same log-probabilities, loss and moments");
+}
+
 #[test]
 fn models_that_rest_on_the_disk_learn_as_if_they_were_in_memory() {
     let losses = |models: usize| {
@@ -310,6 +364,10 @@ fn a_pass_that_fails_leaves_no_half_of_a_gradient() {
             "holds the id 320",
         ),
         (Box::new(|of| tensor(of, "target_tokens").shape = vec![3, 1 << 40]), "per token, but 1 to"),
+        (
+            Box::new(|of| tensor(of, "target_tokens").shape = vec![1, 3]),
+            "has the shape [1, 3], but `model_input` has 3 tokens: [3], or [3, K]",
+        ),
     ];
     let mut seq = 0;
     let mut next = || {
@@ -377,7 +435,7 @@ fn where_others_reach_the_server_the_key_is_the_token() {
     let none = server.post("/api/v1/create_session", &json!({ "tags": [] }));
     assert_eq!(none.status, 401);
     failed(&none, "user", "token");
-    assert_eq!(ask("tml-wrong").status, 401);
+    failed(&ask("tml-wrong"), "user", "set `TINKER_API_KEY` to `tml-TOKEN`");
     assert_eq!(ask(&format!("tml-{token}")).status, 200);
     assert_eq!(ask(&token).status, 200);
     // A form of another site cannot set the content type to JSON.
@@ -401,12 +459,13 @@ fn there_are_so_many_sessions_and_the_silent_make_room() {
     session(&bench.server);
     let third = bench.post("create_session", &json!({}));
     assert_eq!(third.status, 429);
-    failed(&third, "user", "2 sessions are active");
+    failed(&third, "user", "all 2 sessions of this server are in use");
+    failed(&third, "user", "`--training-sessions`");
     drop(bench);
 
     // When a silent session is closed, its weights are saved as a checkpoint.
     let two = folder(&["qwen3"]);
-    let bench = Bench::with(two.path(), TrainingOptions { sessions: 1, silent: Duration::ZERO, ..options });
+    let bench = Bench::with(two.path(), TrainingOptions { sessions: 1, unheard: Duration::ZERO, ..options });
     let model = bench.make(0);
     bench.forward_backward(&learn(&model, 1, &[5, 40, 9, 11]));
     assert_eq!(bench.wait(&bench.step(&model, 2).json()).status, 200);
@@ -514,6 +573,22 @@ fn a_server_that_starts_again_goes_on() {
     assert_eq!(listed["checkpoints"].as_array().map(Vec::len), Some(2), "{listed}");
     let run = bench.server.get(&format!("/api/v1/training_runs/{model}")).json();
     assert_eq!(run["last_checkpoint"]["tinker_path"], format!("tinker://{model}/weights/b"), "{run}");
+    let list = |path: &str| bench.server.get(&format!("/api/v1/{path}")).json();
+    let runs = list("training_runs?limit=5");
+    assert_eq!(runs["training_runs"], json!([run]), "{runs}");
+    assert_eq!(runs["cursor"], json!({ "offset": 0, "limit": 5, "total_count": 1 }));
+    let all = list("checkpoints");
+    assert_eq!(
+        (all["checkpoints"].as_array().map(Vec::len), &all["cursor"]["total_count"]),
+        (Some(2), &json!(2)),
+        "{all}"
+    );
+    assert_eq!(list("checkpoints?offset=1")["checkpoints"].as_array().map(Vec::len), Some(1));
+    assert_eq!(list("sessions")["sessions"], json!([bench.session]));
+    let wrong = bench.server.get("/api/v1/sessions?limit=-1");
+    assert_eq!(wrong.status, 400);
+    failed(&wrong, "user", "`limit` or `offset` is wrong");
+    failed(&bench.server.get("/api/v1/audit"), "user", "does not support `GET /api/v1/audit`");
     let gone = bench.server.ask("DELETE", &format!("/api/v1/training_runs/{model}/checkpoints/weights/b"), &[], "");
     assert_eq!(gone.status, 200, "{}", gone.body);
     assert_eq!(bench.server.get("/api/v1/training_runs/..%2F..%2Fetc/checkpoints").status, 400);
@@ -573,6 +648,15 @@ fn completions_and_what_is_wrong_with_a_request_for_them() {
         assert_eq!(answer.status, 400, "{}", answer.body);
         failed(&answer, "user", message);
     }
+    // A text that fills the model has log-probabilities, and no room for a completion.
+    let full = json!({ "prompt": tokens(json!(vec![5; FULL]))["prompt"], "prompt_logprobs": true, "num_samples": 2 });
+    let answer = bench.wait(&ask(20, full).json());
+    assert!(answer.header("content-type").is_some_and(|kind| kind == "application/x-protobuf"), "{}", answer.body);
+    let mut unknown = vec![5; FULL];
+    unknown[FULL - 1] = 320;
+    failed(&bench.wait(&ask(21, tokens(json!(unknown))).json()), "user", "token id 320");
+    let text = vec![5; FULL + 1];
+    failed(&bench.wait(&ask(22, tokens(json!(text))).json()), "user", "shorten the text");
     for (seq, more, message) in [
         (1, tokens(json!([])), "has no tokens"),
         (2, tokens(json!([5, 320])), "token id 320"),
@@ -592,6 +676,34 @@ fn completions_and_what_is_wrong_with_a_request_for_them() {
     assert_eq!(missing.status, 404);
     let unknown = ask(9, json!({ "sampling_session_id": "x" }));
     assert_eq!(unknown.status, 404);
+}
+
+#[test]
+fn fields_and_deleted_checkpoints_are_named() {
+    let folder = folder(&["qwen3"]);
+    let bench = Bench::over(folder.path());
+    for (lora, message) in [
+        (json!({ "rank": -1 }), "`lora_config.rank` is -1, but must be at least 1"),
+        (json!({ "rank": "a" }), "`lora_config.rank` cannot be read"),
+        (json!({ "rank": 2, "seed": 0.5 }), "`lora_config.seed` cannot be read"),
+    ] {
+        let answer = bench.post("create_model", &bench.of_model(7, lora));
+        assert_eq!(answer.status, 400, "{}", answer.body);
+        failed(&answer, "user", message);
+    }
+    let large = bench.post("create_model", &bench.of_model(8, json!({ "rank": 2, "seed": 1u64 << 63 })));
+    assert_eq!(bench.wait(&large.json()).json()["type"], "create_model");
+    let model = bench.make(0);
+    let save = json!({ "model_id": model, "seq_id": 1, "path": "del" });
+    let saved = bench.wait(&bench.post("save_weights_for_sampler", &save).json()).json();
+    let create = json!({ "session_id": bench.session, "sampling_session_seq_id": 0, "model_path": saved["path"] });
+    let sampler = bench.post("create_sampling_session", &create).json()["sampling_session_id"].clone();
+    let run = format!("/api/v1/training_runs/{model}/checkpoints/sampler_weights/del");
+    assert_eq!(bench.server.ask("DELETE", &run, &[], "").status, 200);
+    let sample = json!({ "sampling_session_id": sampler, "seq_id": 0, "num_samples": 1, "sampling_params": { "max_tokens": 4 },
+        "prompt": { "chunks": [{ "type": "encoded_text", "tokens": [5, 40, 9] }] } });
+    let answer = bench.wait(&bench.post("asample", &sample).json());
+    failed(&answer, "user", &format!("the checkpoint `tinker://{model}/sampler_weights/del` was deleted"));
 }
 
 /// Mutates bytes: truncates them, repeats a part, or changes some of them.

@@ -806,7 +806,7 @@ fn a_teacher_at_a_server_is_the_only_one_and_tells_something() {
     };
     let server = "teacher_server: {server: 'http://localhost:8000'";
     for (keys, expected) in [
-        ("teacher_server: {}".to_owned(), "`method.distill.teacher_server.server` is ``, but must begin with"),
+        ("teacher_server: {}".to_owned(), "`method.distill.teacher_server.server` is missing, but must begin with"),
         (format!("{server}}}, teacher_model: big"), "`teacher_server` are both given"),
         (format!("{server}}}, seq_kd: true"), "a teacher at a server does not sample"),
         (format!("{server}, top_k: 0}}, beta: 0"), "`method.distill.teacher_server.top_k` is 0, but with `beta: 0`"),

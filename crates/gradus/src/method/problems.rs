@@ -106,7 +106,8 @@ impl<'a> Problems<'a> {
             self.problems.push(Problem { keys: vec![key("server")], diagnostic });
         } else {
             self.require(url.starts_with("http://") || url.starts_with("https://"), &[&key("server")], || {
-                let message = format!("`{keys}.server` is `{url}`, but must begin with `http://` or `https://`");
+                let problem = if url.is_empty() { "missing".into() } else { format!("`{url}`") };
+                let message = format!("`{keys}.server` is {problem}, but must begin with `http://` or `https://`");
                 (message, Some("give the address of the server, such as http://localhost:8000".into()))
             });
         }

@@ -70,7 +70,7 @@ impl Loss {
     }
 
     /// Whether a target with weight 0 has neither loss nor gradient.
-    pub(super) fn ignores_zero(self) -> bool {
+    pub fn ignores_zero(self) -> bool {
         !matches!(self, Self::Dro { .. })
     }
 

@@ -88,6 +88,9 @@ pub struct OptimStep {
     pub version: u64,
 }
 
+/// Number of targets that count as much as one token of a pass. A target whose position has others costs little time.
+const TARGETS_PER_TOKEN: usize = 256;
+
 /// File next to an adapter that holds its optimizer's state.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
 
@@ -263,9 +266,15 @@ impl Trainer {
         self.learner.module().adapter()
     }
 
-    /// Returns the rows of each forward pass over texts of these lengths.
-    pub fn passes(&self, lengths: &[usize]) -> Vec<Range<usize>> {
-        self.passes.split(lengths)
+    /// Returns the texts of each forward pass. Texts with more than 256 targets per id count as longer.
+    pub fn passes(&self, rows: &[Targeted]) -> Vec<Range<usize>> {
+        let length = |row: &Targeted| row.ids.len().max(row.targets.len().div_ceil(TARGETS_PER_TOKEN));
+        self.passes.split(&rows.iter().map(length).collect::<Vec<usize>>())
+    }
+
+    /// Returns the maximum number of targets in a pass. A text can have more ([`Targeted::split`]).
+    pub fn targets_per_pass(&self) -> usize {
+        self.passes.tokens.saturating_mul(TARGETS_PER_TOKEN)
     }
 
     /// Rejects a text that [`forward_backward_at`](Self::forward_backward_at) cannot process; `name` identifies it in
@@ -276,17 +285,25 @@ impl Trainer {
     /// that `loss` uses is not finite, or a constant of `loss` has no meaning.
     pub fn check_targeted(&self, name: &str, row: &Targeted, loss: Loss) -> Result<()> {
         loss.check()?;
-        let Targeted { ids, targets, weights, old_logprobs } = row;
+        let Targeted { ids, targets, counts, weights, old_logprobs } = row;
         let refuse = |message: String| Err(Error::input(message));
         if ids.is_empty() {
             return refuse(format!("{name} has no ids"));
         }
-        if targets.is_empty() || !targets.len().is_multiple_of(ids.len()) {
-            return refuse(format!(
-                "{name} has {} ids and {} targets: each id needs as many",
-                ids.len(),
-                targets.len()
-            ));
+        let fits = match counts.is_empty() {
+            true => targets.len().is_multiple_of(ids.len()),
+            false => counts.len() == ids.len() && counts.iter().sum::<usize>() == targets.len(),
+        };
+        if targets.is_empty() || !fits {
+            let (ids, targets) = (ids.len(), targets.len());
+            return refuse(match counts.is_empty() {
+                true => format!("{name} has {ids} ids and {targets} targets: each id needs as many"),
+                false => format!(
+                    "{name} has {ids} ids, {targets} targets and {} `counts`: each id needs one of `counts`, and their sum \
+                     is the number of targets",
+                    counts.len()
+                ),
+            });
         }
         let lists = [("weights", Some(weights)), ("old_logprobs", loss.needs_old_logprobs().then_some(old_logprobs))];
         for (list, values) in lists.into_iter().filter_map(|(list, values)| Some((list, values?))) {
@@ -324,18 +341,17 @@ impl Trainer {
         for (i, row) in rows.iter().enumerate() {
             self.check_targeted(&format!("datum {}", i + 1), row, loss)?;
         }
-        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let mut found = ForwardBackward { tokens: lengths.iter().sum(), ..ForwardBackward::default() };
-        for pass in self.passes.split(&lengths) {
+        let tokens = rows.iter().map(|row| row.ids.len()).sum();
+        let mut found = ForwardBackward { tokens, ..ForwardBackward::default() };
+        for pass in self.passes(rows) {
             let rows = &rows[pass.clone()];
             let model = self.learner.module();
             let (hidden_nd, places) = hidden_of(model, rows);
             let all = |of: fn(&Targeted) -> &[f32]| rows.iter().flat_map(of).copied().collect::<Vec<f32>>();
             let (weights, old) = (all(|row| &row.weights), all(|row| &row.old_logprobs));
-            // Targets without loss need no backward pass. One target always gets one, so that every parameter has a
+            // Positions without loss need no backward pass. One target always gets one, so that every parameter has a
             // gradient, even if it is 0.
-            let carries = |at: &usize| !loss.ignores_zero() || weights[*at] != 0.0;
-            let (mut learned, mut rest): (Vec<usize>, Vec<usize>) = (0..weights.len()).partition(carries);
+            let (mut learned, mut rest) = places.divide(|at| !loss.ignores_zero() || weights[at] != 0.0);
             if learned.is_empty() {
                 learned.extend(rest.pop());
             }
@@ -368,15 +384,13 @@ impl Trainer {
             self.check_targeted(&format!("datum {}", i + 1), row, loss)?;
         }
         let model = self.learner.frozen();
-        let lengths: Vec<usize> = rows.iter().map(|row| row.ids.len()).collect();
-        let mut found = ForwardBackward { tokens: lengths.iter().sum(), ..ForwardBackward::default() };
-        for pass in self.passes.split(&lengths) {
+        let tokens = rows.iter().map(|row| row.ids.len()).sum();
+        let mut found = ForwardBackward { tokens, ..ForwardBackward::default() };
+        for pass in self.passes(rows) {
             let rows = &rows[pass];
             let (hidden_nd, places) = hidden_of(&model, rows);
-            let all: Vec<usize> = (0..places.ids.len()).collect();
-            let logprobs_m = model.token_logprobs(hidden_nd, &places.at(&all), 1.0).logprobs_m;
-            let mut logprobs = vec![0.0; all.len()];
-            scatter(&mut logprobs, &all, &logprobs_m);
+            let logprobs_m = model.token_logprobs(hidden_nd, &places.all(), 1.0).logprobs_m;
+            let logprobs = values_of(logprobs_m.clone());
             let device = logprobs_m.device();
             let joined = |of: fn(&Targeted) -> &[f32]| constant(rows.iter().flat_map(of).copied().collect(), &device);
             let old_m = loss.needs_old_logprobs().then(|| joined(|row| &row.old_logprobs));

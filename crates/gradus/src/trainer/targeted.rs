@@ -11,13 +11,31 @@ pub(super) fn values_of(tensor: Tensor<1>) -> Vec<f32> {
     tensor.into_data_as::<f32>().try_into_vec().expect("the data was just converted to f32")
 }
 
-/// Positions and ids of the targets of a pass, in order.
+/// Positions and ids of the targets of a pass, in order. The targets of a position are adjacent.
 pub(super) struct Places {
     positions: Vec<usize>,
-    pub(super) ids: Vec<u32>,
+    ids: Vec<u32>,
 }
 
 impl Places {
+    /// Divides the targets into those of positions where some target `carries` a loss, and those of the others.
+    pub(super) fn divide(&self, carries: impl Fn(usize) -> bool) -> (Vec<usize>, Vec<usize>) {
+        let (mut learned, mut rest, mut first) = (Vec::new(), Vec::new(), 0);
+        for same in self.positions.chunk_by(|a, b| a == b) {
+            let own = first..first + same.len();
+            first = own.end;
+            let to = if own.clone().any(&carries) { &mut learned } else { &mut rest };
+            to.extend(own);
+        }
+        (learned, rest)
+    }
+
+    /// Returns all targets.
+    pub(super) fn all(self) -> Targets {
+        let counts_b = vec![self.ids.len()];
+        Targets { positions: self.positions, ids: self.ids, counts_b, supports_m: Vec::new() }
+    }
+
     /// Selects some of the targets.
     pub(super) fn at(&self, chosen: &[usize]) -> Targets {
         Targets {
@@ -54,8 +72,7 @@ pub(super) fn hidden_of(model: &CausalLm, rows: &[Targeted]) -> (Tensor<2>, Plac
     let packed = batch.packed();
     let (mut positions, mut ids) = (Vec::new(), Vec::new());
     for (i, row) in rows.iter().enumerate() {
-        let each = row.targets.len() / row.ids.len();
-        positions.extend((0..row.targets.len()).map(|at| packed.index(i, at / each)));
+        positions.extend(row.counts().enumerate().flat_map(|(at, count)| vec![packed.index(i, at); count]));
         ids.extend_from_slice(&row.targets);
     }
     (model.hidden(&batch), Places { positions, ids })

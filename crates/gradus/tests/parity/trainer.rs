@@ -5,6 +5,7 @@
 use std::path::PathBuf;
 
 use gradus::Error;
+use gradus::batches::MicroBatch;
 use gradus::generate::SamplingParams;
 use gradus::inference::score_text;
 use gradus::learner::optimizer::{AdamWConfig, MomentFormat};
@@ -101,7 +102,8 @@ fn targeted(datum: &Datum) -> Targeted {
     let before = datum.prompt.len() - 1;
     let filled = |values: &[f32]| [&vec![0.0; before][..], values].concat();
     let [weights, old_logprobs] = [&datum.weights, &datum.old_logprobs].map(|values| filled(values));
-    Targeted { targets: ids[1..].to_vec(), ids: ids[..ids.len() - 1].to_vec(), weights, old_logprobs }
+    let (targets, ids) = (ids[1..].to_vec(), ids[..ids.len() - 1].to_vec());
+    Targeted { ids, targets, weights, old_logprobs, ..Targeted::default() }
 }
 
 #[test]
@@ -172,6 +174,79 @@ fn several_targets_of_an_id_are_several_texts() {
     for (found, expected) in found.logprobs[0].iter().zip(interleaved) {
         close("a log-probability", f64::from(*found), f64::from(expected));
     }
+}
+
+#[test]
+fn targets_in_any_number_are_targets_of_several_calls() {
+    let ids = [5, 6, 7, 8];
+    let losses = [
+        Loss::CrossEntropy,
+        Loss::ImportanceSampling,
+        Loss::Ppo { low: 0.8, high: 1.2 },
+        Loss::Cispo { low: 0.0, high: 4.0 },
+        Loss::Dro { beta: 0.05 },
+    ];
+    // The targets of each id with their weights and old log-probabilities: none, one or several, also equal ones.
+    let cells: [&[(u32, f32, f32)]; 4] = [
+        &[(8, 0.25, -5.0), (9, 0.75, -6.0), (8, -0.5, -5.5)],
+        &[],
+        &[(10, 0.0, -6.0), (11, 2.0, -5.0)],
+        &[(12, 0.0, -4.0)],
+    ];
+    let row = |cells: &[&[(u32, f32, f32)]]| {
+        let all = cells.concat();
+        Targeted {
+            ids: ids[..cells.len()].to_vec(),
+            targets: all.iter().map(|of| of.0).collect(),
+            counts: cells.iter().map(|of| of.len()).collect(),
+            weights: all.iter().map(|of| of.1).collect(),
+            old_logprobs: all.iter().map(|of| of.2).collect(),
+        }
+    };
+    for loss in losses {
+        let (mut together, mut apart) = (open("qwen3"), open("qwen3"));
+        let forward = together.forward_at(&[row(&cells)], loss).expect("finite");
+        let found = together.forward_backward_at(&[row(&cells)], loss).expect("finite");
+        let (mut of_calls, mut logprobs) = (0.0, Vec::new());
+        for (i, of_id) in cells.iter().enumerate() {
+            for cell in *of_id {
+                let mut alone: Vec<&[(u32, f32, f32)]> = vec![&[]; i];
+                alone.push(std::slice::from_ref(cell));
+                let one = apart.forward_backward_at(&[row(&alone)], loss).expect("finite");
+                of_calls += one.loss;
+                logprobs.extend(one.logprobs.concat());
+            }
+        }
+        close(&format!("{loss:?}"), found.loss, of_calls);
+        close(&format!("{loss:?} without a gradient"), forward.loss, of_calls);
+        for found in [&found.logprobs[0], &forward.logprobs[0]] {
+            assert_eq!(found.len(), logprobs.len());
+            found.iter().zip(&logprobs).for_each(|(a, b)| close("a log-probability", f64::from(*a), f64::from(*b)));
+        }
+        // A split text has the same loss and gradient.
+        let parts = row(&cells).split(2);
+        assert_eq!(parts.len(), 3);
+        let mut split = open("qwen3");
+        close("parts", split.forward_backward_at(&parts, loss).expect("finite").loss, found.loss);
+        let [norm, of_calls, of_parts] =
+            [together, apart, split].map(|mut trainer| trainer.optim_step(0.0, 0.0).expect("finite").grad_norm);
+        close("the norm", norm, of_calls);
+        close("the norm of parts", of_parts, norm);
+    }
+    let error = open("qwen3").forward_at(&[Targeted { counts: vec![6], ..row(&cells) }], Loss::CrossEntropy);
+    let error = error.expect_err("refused").to_string();
+    assert!(error.starts_with("datum 1 has 4 ids, 6 targets and 1 `counts`"), "{error}");
+}
+
+#[test]
+fn a_pass_has_a_limited_number_of_targets() {
+    let trainer = Trainer::open(&TrainerOptions { passes: MicroBatch::new(4, None), ..options("qwen3") });
+    let trainer = trainer.expect("a fixture");
+    let row = |targets: usize| Targeted { ids: vec![5, 6], targets: vec![7; targets], ..Targeted::default() };
+    assert_eq!(trainer.passes(&[row(2), row(2), row(2)]), [0..2, 2..3]);
+    let most = trainer.targets_per_pass();
+    assert_eq!(trainer.passes(&[row(most / 2), row(most / 2), row(2)]), [0..2, 2..3]);
+    assert_eq!(trainer.passes(&[row(most), row(2)]), [0..1, 1..2]);
 }
 
 #[test]
@@ -350,7 +425,8 @@ fn a_loss_has_constants_with_a_meaning() {
     ] {
         let error = trainer.forward_backward(std::slice::from_ref(&datum), loss).expect_err("refused").to_string();
         assert!(error.starts_with(expected), "{error}");
-        let row = Targeted { ids: vec![3], targets: vec![4], weights: vec![1.0], old_logprobs: vec![-1.0] };
+        let (ids, targets, weights, old_logprobs) = (vec![3], vec![4], vec![1.0], vec![-1.0]);
+        let row = Targeted { ids, targets, weights, old_logprobs, ..Targeted::default() };
         let error = trainer.forward_at(&[row], loss).expect_err("refused").to_string();
         assert!(error.starts_with(expected), "{error}");
     }

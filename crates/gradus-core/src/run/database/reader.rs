@@ -151,7 +151,7 @@ impl RolloutDb {
         let path = run.rollouts();
         if !path.is_file() {
             return Err(Error::input(format!("the run `{}` has no `rollouts.sqlite`", run.name()))
-                .with_hint("only online methods (ppo, grpo) sample completions"));
+                .with_hint("only online methods, such as ppo and grpo, sample completions"));
         }
         let connection = connect_to_read(&path)?;
         let version = check_version(&path, &connection)?;

@@ -417,7 +417,7 @@ fn files_that_are_no_rollout_database_are_refused() {
     let path = run.rollouts();
     let error = RolloutDb::open(&run).unwrap_err();
     assert_eq!(error.to_string(), "the run `happy` has no `rollouts.sqlite`");
-    assert_eq!(error.hint(), Some("only online methods (ppo, grpo) sample completions"));
+    assert_eq!(error.hint(), Some("only online methods, such as ppo and grpo, sample completions"));
 
     fs::write(&path, "{\"step\": 1}\n".repeat(100)).unwrap();
     let expected = format!("{}: not a usable database: file is not a database", path.display());

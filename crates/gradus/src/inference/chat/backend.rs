@@ -145,8 +145,12 @@ fn check_plain(messages: &[Message], inputs: &TemplateInputs) -> Result<()> {
         }
         _ => None,
     };
-    let of_tools = || (!inputs.tools.is_empty()).then(|| "tools need".to_owned());
-    match of_tools().or_else(|| messages.iter().enumerate().find_map(of_message)) {
+    let of_inputs = || match (inputs.tools.is_empty(), inputs.variables.is_empty()) {
+        (true, true) => None,
+        (true, false) => Some("`chat_template_kwargs` need".to_owned()),
+        (false, _) => Some("tools need".to_owned()),
+    };
+    match of_inputs().or_else(|| messages.iter().enumerate().find_map(of_message)) {
         Some(what) => Err(Error::input(format!("{what} a chat template, and this model has none"))
             .with_hint("`--chat-template NAME|FILE` sets one")),
         None => Ok(()),
@@ -257,5 +261,9 @@ mod tests {
             let error = check(message).expect_err(what).to_string();
             assert!(error.starts_with(what) && error.ends_with("a chat template, and this model has none"), "{error}");
         }
+        let variables = [("enable_thinking".to_owned(), json!(false))].into_iter().collect();
+        let inputs = TemplateInputs { variables, ..TemplateInputs::default() };
+        let error = check_plain(&[Message::new("user", "a")], &inputs).expect_err("no template").to_string();
+        assert_eq!(error, "`chat_template_kwargs` need a chat template, and this model has none");
     }
 }

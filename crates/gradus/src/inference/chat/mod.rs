@@ -159,7 +159,9 @@ impl ChatModel {
     pub fn begin(&mut self, messages: &[Message], settings: &ChatSettings, (turn, attempt): (u64, u64)) -> Result<()> {
         let (ids, begins_inside) = self.backend.prompter.begin(messages, &TemplateInputs::default())?;
         let params = self.backend.params("the conversation", ids.len(), settings.params.clone());
-        let params = params.map_err(|error| error.with_hint("`/reset` starts a new one"))?;
+        let params = params.map_err(|error| {
+            error.with_hint("shorten the prompt, or write `/reset` before it: this starts a new conversation")
+        })?;
         let stop = self.backend.stop(&settings.stop);
         self.continue_with(&ids, Arc::new(params), settings.seed.stream(Purpose::Chat, turn, attempt))?;
         // A decoder starts from its own start id: its answer continues no text.
