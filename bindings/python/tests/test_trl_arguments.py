@@ -17,7 +17,7 @@ from trl_stand_in import REPOSITORY
 
 import gradus  # isort: skip
 from gradus import trl  # isort: skip
-from gradus.trl import _arguments, _check, _state  # isort: skip
+from gradus.trl import _arguments, _check, _overrides, _state  # isort: skip
 from gradus.trl._arguments import Honored, NoEffect, Refused, Treatment, fields_of  # isort: skip
 from record_trl import METHODS, RECORD, plain, record  # isort: skip
 
@@ -101,6 +101,15 @@ def test_every_argument_of_a_trainer_is_in_the_table_with_the_default_of_trl(met
     order = inspect.signature(trainer_of(method)).parameters
     assert list(order) == theirs["required"] + list(theirs["defaults"])
     assert set(_arguments.TRAINERS[f"{method}Trainer"]) == set(order)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_that_gradus_does_not_call_is_in_the_table(method: str) -> None:
+    name = f"{method}Trainer"
+    theirs = {*KNOWN["methods"]["all"], *KNOWN["methods"][name]}
+    # TRL calls both during training. The trainers of gradus have them only for scripts.
+    ours = set(dir(trainer_of(method))) - {"evaluate", "save_model"}
+    assert set(_overrides.NOT_CALLED[name]) == theirs - ours
 
 
 def test_the_record_is_what_the_installed_trl_says() -> None:
@@ -1119,6 +1128,57 @@ def test_a_callback_with_a_method_that_is_never_called_is_refused() -> None:
 
     with pytest.raises(gradus.ConfigError, match="`Saves` has `on_save`"):
         make("SFT", callbacks=[Saves()])
+
+
+def subclass(method: str, *bases: type, **members: Any) -> Any:
+    """Creates a subclass of a trainer, and an object of it."""
+    arguments: dict[str, Any] = {"reward_funcs": no_reward} if method in ("GRPO", "RLOO") else {}
+    cls: Any = type("Mine", (*bases, trainer_of(method)), members)
+    return cls("some/model", args=config_of(method)(), train_dataset=ROWS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "instead"),
+    [
+        ("SFT", "compute_loss", "choose `loss_type`"),
+        ("DPO", "training_step", "`gradus.Trainer`"),
+        ("KTO", "log", "callback with `on_log`"),
+        ("Reward", "create_optimizer", "set `optim`"),
+        ("GRPO", "_generate_and_score_completions", "`reward_funcs`, `tools` or `environment_factory`"),
+        ("RLOO", "_calculate_rewards", "`reward_funcs`"),
+        ("SFT", "evaluate", "callback with `on_evaluate`"),
+    ],
+)
+def test_an_override_that_is_never_called_is_refused(method: str, name: str, instead: str, core: Core) -> None:
+    def override(self: Any, *_: Any, **__: Any) -> None: ...
+
+    with pytest.raises(gradus.ConfigError, match=f"`Mine` defines `{name}`.*{re.escape(instead)}"):
+        subclass(method, **{name: override})
+    with pytest.raises(gradus.ConfigError, match=f"`Mixin` defines `{name}`"):
+        subclass(method, type("Mixin", (), {name: override}))
+    trainer = subclass(method)
+    setattr(trainer, name, override)
+    with pytest.raises(gradus.ConfigError, match=f"defines `{name}`"):
+        trainer.train()
+    assert core.calls == []
+
+
+def test_other_methods_of_a_subclass_are_kept(core: Core) -> None:
+    heard: list[str] = []
+
+    def train(self: Any, *arguments: Any) -> Any:
+        heard.append("train")
+        return trl.SFTTrainer.train(self, *arguments)
+
+    # TRL's trainer for SFT has no `_compute_loss`, so this one is a method of the script.
+    subclass("SFT", train=train, save_metrics=no_reward, loss_of=no_reward, _compute_loss=no_reward, _tag_names=["mine"]).train()
+    assert heard == ["train"] and [call[0] for call in core.calls] == ["sft"]
+
+
+def test_a_subclass_may_have_the_name_of_its_trainer(core: Core) -> None:
+    cls: Any = type("SFTTrainer", (trl.SFTTrainer,), {})
+    cls("some/model", args=trl.SFTConfig(), train_dataset=ROWS).train()
+    assert [call[0] for call in core.calls] == ["sft"]
 
 
 def test_what_callbacks_ask_for_in_vain_is_said_once(core: Core) -> None:

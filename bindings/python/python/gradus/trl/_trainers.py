@@ -15,7 +15,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
-from gradus.trl import _check, _objects
+from gradus.trl import _check, _objects, _overrides
 from gradus.trl._arguments import TRAINERS
 from gradus.trl._check import error, shown
 from gradus.trl._configs import BaseConfig, DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
@@ -58,8 +58,9 @@ class Trainer:
 
     def _begin(self, arguments: dict[str, Any]) -> None:
         """Checks all arguments and determines the keys. Nothing is read or written yet."""
-        cls = next(base for base in type(self).__mro__ if base.__name__ in TRAINERS)
+        cls = self._class()
         name = cls.__name__
+        _overrides.refuse_subclass(type(self), cls)
         arguments = {key: value for key, value in arguments.items() if key in TRAINERS[name]}
         self.args = self._configuration(arguments)
         _check.config(self.args)
@@ -90,6 +91,11 @@ class Trainer:
         for note in self._translated.notes:
             warnings.warn(note, stacklevel=3)
         self._call("on_init_end")
+
+    @classmethod
+    def _class(cls) -> type[Trainer]:
+        """Returns the trainer of this module that a user's class inherits from."""
+        return next(base for base in cls.__mro__ if base.__module__ == __name__)
 
     def _configuration(self, arguments: Mapping[str, Any]) -> BaseConfig:
         args = arguments["args"]
@@ -149,6 +155,7 @@ class Trainer:
                 "`train()` was called twice. Create a new trainer: with `model=trainer.run` it starts from the trained model, and with "
                 "a larger `max_steps`, `train(resume_from_checkpoint=True)` resumes the run."
             )
+        _overrides.refuse(self._class().__name__, "trainer", vars(self))
         if self.train_dataset is None:
             raise error("`train_dataset` is `None`, but there must be rows to train on. Give it to the trainer.")
         began = time.monotonic()
