@@ -918,6 +918,29 @@ def test_rows_are_formatted_and_given_to_templates(core: Core) -> None:
         make("SFT", formatting_func=str, train_dataset="rows.jsonl").train()
 
 
+PACKED = {"packing": True, "packing_strategy": "wrapped"}
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "rows"),
+    [
+        ("SFT", {"max_steps": 3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, 3 * 4 * 2),
+        # A block of 16 tokens has at most 16 rows.
+        ("SFT", {"max_steps": 3, "per_device_train_batch_size": 4, **PACKED, "max_length": 16}, 3 * 4 * 16),
+        # Eight completions are four of each of two prompts.
+        ("GRPO", {"max_steps": 5, "per_device_train_batch_size": 8, "num_generations": 4}, 5 * 2),
+        ("SFT", {"num_train_epochs": 2}, None),
+    ],
+)
+def test_of_rows_without_a_length_those_for_all_steps_are_read(
+    method: str, fields: dict[str, Any], rows: int | None, core: Core
+) -> None:
+    make(method, fields, train_dataset=iter(ROWS)).train()
+    assert core.options.get("max_rows") == rows
+    make(method, fields, train_dataset=ROWS).train()
+    assert "max_rows" not in core.options
+
+
 def test_a_chat_template_is_a_file_or_in_a_directory(core: Core, tmp_path: Path) -> None:
     (tmp_path / "template").mkdir()
     file = tmp_path / "template" / "chat_template.jinja"

@@ -117,6 +117,7 @@ class Trainer:
                 config=self._config.__name__,
                 arguments=self._arguments,
                 rows=_objects.rows_of(self.train_dataset),
+                is_stream=_objects.is_stream(self.train_dataset),
                 has_callbacks=len(self.callback_handler) > 0,
             )
         )

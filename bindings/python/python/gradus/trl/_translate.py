@@ -35,6 +35,8 @@ class TrainerArguments:
     """The other arguments of the trainer, by name."""
     rows: int | None = None
     """The number of rows to train on, if known."""
+    is_stream: bool = False
+    """Whether the rows come from an iterable without a length, which may have no end."""
     has_callbacks: bool = False
     notes: list[str] = field(default_factory=list)
     """Approximations, as sentences for a warning."""
@@ -244,7 +246,15 @@ def _steps(trainer: TrainerArguments) -> Keys:
     steps = math.ceil(args.max_steps / each)
     if steps * each != args.max_steps:
         trainer.notes.append(f"`max_steps={args.max_steps}` becomes {steps * each} optimizer steps: an iteration has {each}")
-    return {"max_steps": steps}
+    return {"max_steps": steps, **({"max_rows": _rows_of_run(trainer, steps)} if trainer.is_stream else {})}
+
+
+def _rows_of_run(trainer: TrainerArguments, steps: int) -> int:
+    """Returns the largest number of rows that a run of so many steps of gradus uses."""
+    args = trainer.args
+    # A block of packed rows holds at most one row for each of its tokens.
+    packed = args.max_length or 1 if isinstance(args, SFTConfig) and args.packing else 1
+    return min(steps * _rows_of_step(trainer) * packed, ALL)
 
 
 def _output(trainer: TrainerArguments) -> Keys:
