@@ -155,7 +155,7 @@ def _write_rows(rows: Iterable[Any], folder: Path, name: str, max_rows: int | No
                     limit *= 2
                     warnings.warn(
                         f"`{name}` has {number} rows so far, and reading continues: gradus reads all rows before it begins. If the rows have "
-                        "no end, set `max_rows`",
+                        "no end, set `max_rows`, or `max_steps` of a trainer of `gradus.trl`",
                         stacklevel=2,
                     )
                 file.write(line)
