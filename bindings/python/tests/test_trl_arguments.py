@@ -823,6 +823,26 @@ def test_names_of_earlier_versions_are_taken_or_explained() -> None:
     assert not any(name in fields for name in _arguments.GONE for fields in KNOWN["configs"].values())
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("tokenizer", "Pass the tokenizer to the trainer as `processing_class`"),
+        ("packing", r"Write `args=SFTConfig\(packing=...\)`"),
+        ("max_seq_length", r"Write `args=SFTConfig\(max_length=...\)`"),
+        ("callback", "Did you mean `callbacks`"),
+    ],
+)
+def test_arguments_of_earlier_trainers_are_explained(name: str, advice: str) -> None:
+    with pytest.raises(TypeError, match=f"SFTTrainer has no argument `{name}`.*{advice}"):
+        make("SFT", **{name: 3})
+
+
+def test_warnings_of_a_trainer_name_the_line_of_the_script(core: Core) -> None:
+    with pytest.warns(UserWarning) as caught:
+        trl.SFTTrainer("some/model", args=trl.SFTConfig(tf32=True), train_dataset=ROWS)
+    assert [one.filename for one in caught] == [__file__]
+
+
 def test_a_configuration_of_another_package_is_refused() -> None:
     with pytest.raises(TypeError, match="`gradus.trl.SFTConfig` is expected"):
         another: Any = types.SimpleNamespace()
@@ -853,6 +873,9 @@ def test_other_names_of_trl_say_where_they_are() -> None:
         exec("from gradus.trl import TrlParser")
     with pytest.raises(ImportError, match="gradus.distill"):
         exec("from gradus.trl import DistillationTrainer")
+    for name, instead in (("PPOTrainer", "gradus.ppo"), ("ORPOConfig", "gradus.orpo"), ("CPOTrainer", "gradus.simpo")):
+        with pytest.raises(ImportError, match=f"gradus.trl has no `{name}`: call .*`{instead}`"):
+            exec(f"from gradus.trl import {name}")
     with pytest.raises(ImportError, match="cannot import name"):
         exec("from gradus.trl import Nothing")
     with pytest.raises(AttributeError):

@@ -33,9 +33,25 @@ __all__ = [
 ]
 
 _DISTILLATION = "call `gradus.distill`, which trains a student to imitate a teacher"
+_SAMPLES = "gradus does not have this method; `GRPOTrainer`, `RLOOTrainer` and `gradus.ppo` train on sampled completions"
+_OF_METHODS = {
+    "AlignProp": "gradus trains language models only",
+    "BCO": "call `gradus.kto`, or `gradus.dpo` with `loss_type=\"bco_pair\"`",
+    "CPO": "call `gradus.cpo`, or `gradus.simpo` for SimPO",
+    "DDPO": "gradus trains language models only",
+    "Distillation": _DISTILLATION,
+    "GKD": _DISTILLATION,
+    "IterativeSFT": "call `gradus.sft`",
+    "NashMD": _SAMPLES,
+    "ORPO": "call `gradus.orpo`",
+    "OnlineDPO": _SAMPLES,
+    "PPO": "call `gradus.ppo`",
+    "PRM": "call `gradus.classify` with a label for each token",
+    "XPO": _SAMPLES,
+}
+"""Methods of TRL, also of earlier versions and of `trl.experimental`, that have no trainer here."""
 _INSTEAD = {
-    "DistillationConfig": _DISTILLATION,
-    "DistillationTrainer": _DISTILLATION,
+    **{f"{method}{kind}": instead for method, instead in _OF_METHODS.items() for kind in ("Config", "Trainer")},
     "DatasetMixtureConfig": "import it from `trl`",
     "ModelConfig": "import it from `trl`",
     "ScriptArguments": "import it from `trl`",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -24,6 +25,7 @@ from gradus.trl._state import Callbacks, Means, TrainerControl, TrainerState, Tr
 from gradus.trl._translate import ALL, EVAL_NAMES, TrainerArguments, Translated, translate
 
 _Value = TypeVar("_Value")
+_Class = TypeVar("_Class")
 
 _START: Final = "start"
 """The folder in the run directory for models and tokenizers that were objects in memory."""
@@ -89,7 +91,7 @@ class Trainer:
         self.accelerator = _Accelerator()
         self._translated = self._translate()
         for note in self._translated.notes:
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(note, stacklevel=4)
         self._call("on_init_end")
 
     @classmethod
@@ -592,6 +594,23 @@ class _Watcher:
         return found if state.epoch is None else {**found, "epoch": state.epoch}
 
 
+def _trainer(cls: type[_Class]) -> type[_Class]:
+    """Makes a trainer that rejects unknown arguments with a hint."""
+    init = vars(cls)["__init__"]
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        known = TRAINERS[cls.__name__]
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(_check.unknown(cls.__name__, name, known))
+        init(self, *args, **kwargs)
+
+    setattr(cls, "__init__", __init__)
+    return cls
+
+
+@_trainer
 class SFTTrainer(Trainer):
     """Supervised fine-tuning: `gradus.sft` with the arguments of TRL."""
 
@@ -619,6 +638,7 @@ class SFTTrainer(Trainer):
         self._begin(locals())
 
 
+@_trainer
 class DPOTrainer(Trainer):
     """Direct preference optimization: `gradus.dpo` with the arguments of TRL."""
 
@@ -643,6 +663,7 @@ class DPOTrainer(Trainer):
         self._begin(locals())
 
 
+@_trainer
 class GRPOTrainer(Trainer):
     """Group relative policy optimization: `gradus.grpo` with the arguments of TRL."""
 
@@ -671,6 +692,7 @@ class GRPOTrainer(Trainer):
             _need_rewards(reward_funcs)
 
 
+@_trainer
 class KTOTrainer(Trainer):
     """Kahneman-Tversky optimization: `gradus.kto` with the arguments of TRL."""
 
@@ -695,6 +717,7 @@ class KTOTrainer(Trainer):
         self._begin(locals())
 
 
+@_trainer
 class RLOOTrainer(Trainer):
     """REINFORCE with a leave-one-out baseline: `gradus.rloo` with the arguments of TRL."""
 
@@ -719,6 +742,7 @@ class RLOOTrainer(Trainer):
         _need_rewards(reward_funcs)
 
 
+@_trainer
 class RewardTrainer(Trainer):
     """Reward models: `gradus.reward_model` with the arguments of TRL."""
 
