@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -131,7 +132,11 @@ def test_functions_are_those_of_the_schema() -> None:
 
     for name in _methods.METHODS:
         function = getattr(gradus, name)
-        assert function.__doc__ and inspect.signature(function).parameters["model"].default is None
+        parameters = inspect.signature(function).parameters
+        assert parameters["model"].default is None
+        _, _, about = function.__doc__.partition("    Args:\n")
+        explained = [line.split(":")[0].strip() for line in about.split("    Returns:")[0].splitlines() if re.match(r" {8}\w", line)]
+        assert sorted(explained) == sorted(parameters) and "gradus.ConfigError" in about
 
 
 def test_explain_lists_what_a_function_takes() -> None:
