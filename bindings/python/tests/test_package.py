@@ -185,6 +185,18 @@ def test_types(checker: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_type_checkers_find_wrong_names() -> None:
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("skipped: mypy is not installed")
+    script = "import gradus\nfrom gradus import trl\ngradus.sft\ngradus.Trainer\ngradus.grpoo\ntrl.SFTConfig\ntrl.nothing\n"
+    script += "def of(model: gradus.Model) -> None:\n    model.path\n    model.nothing\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "-c", script], capture_output=True, text=True, check=False
+    )
+    lines = [int(line.split(":")[1]) for line in done.stdout.splitlines()]
+    assert lines == [5, 7, 10], done.stdout + done.stderr
+
+
 #: Health checks about the speed of a test and the size of its input.
 EVERY_CHECK: Any = list(HealthCheck)
 anything: Any = st.recursive(

@@ -833,8 +833,9 @@ def test_names_of_earlier_versions_are_taken_or_explained() -> None:
     ],
 )
 def test_arguments_of_earlier_trainers_are_explained(name: str, advice: str) -> None:
+    arguments: Any = {name: 3}
     with pytest.raises(TypeError, match=f"SFTTrainer has no argument `{name}`.*{advice}"):
-        make("SFT", **{name: 3})
+        make("SFT", **arguments)
 
 
 def test_warnings_of_a_trainer_name_the_line_of_the_script(core: Core) -> None:
@@ -879,7 +880,7 @@ def test_other_names_of_trl_say_where_they_are() -> None:
     with pytest.raises(ImportError, match="cannot import name"):
         exec("from gradus.trl import Nothing")
     with pytest.raises(AttributeError):
-        _ = trl.nothing
+        getattr(trl, "nothing")
 
 
 def test_without_args_the_directory_is_named_after_model_and_method(core: Core) -> None:
@@ -1059,6 +1060,20 @@ def test_the_log_has_means_and_evaluations_under_the_names_of_trl(core: Core) ->
     # Two steps with loss 4, one with 1, one with 2: 11 / 4.
     assert output.training_loss == 2.75 == output.metrics["train_loss"] and output.global_step == 4
     assert history[3]["train_loss"] == 2.75 and trainer.log_history is history
+
+
+def test_epochs_count_batches_as_in_transformers(core: Core) -> None:
+    fields = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "logging_steps": 1}
+    core.events = told([(step, {"loss": 1.0, "epoch": step / 2}) for step in (1, 2, 3, 4)], 4)
+    trainer = make("SFT", fields, train_dataset=ROWS[:10])
+    trainer.train()
+    # An epoch has five batches of two rows. The log of TRL 1.16 for these arguments.
+    assert [entry["epoch"] for entry in trainer.log_history] == pytest.approx([0.6, 1.0, 1.6, 2.0, 2.0])
+    # gradus has left rows out, so an epoch has one step.
+    core.events = told([(step, {"loss": 1.0, "epoch": float(step)}) for step in (1, 2)], 2)
+    trainer = make("SFT", fields, train_dataset=ROWS[:10])
+    trainer.train()
+    assert [entry["epoch"] for entry in trainer.log_history] == [1.0, 2.0, 2.0]
 
 
 def test_evaluations_of_sampling_have_the_names_of_trl_and_steps_of_the_optimizer(core: Core) -> None:

@@ -8,7 +8,7 @@ Every argument of TRL 1.16's trainers and configurations is honored, has no effe
 hint. docs/trl.md lists them all. Neither TRL nor PyTorch is loaded.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradus.trl._configs import DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
 from gradus.trl._state import TrainerControl, TrainerState, TrainOutput
@@ -63,8 +63,11 @@ _INSTEAD = {
 """Other names of TRL, with the alternative in gradus."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _INSTEAD:
-        # `from gradus.trl import NAME` shows only the text of an `ImportError`.
-        raise ImportError(f"gradus.trl has no `{name}`: {_INSTEAD[name]}", name=__name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Type checkers would accept every name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _INSTEAD:
+            # `from gradus.trl import NAME` shows only the text of an `ImportError`.
+            raise ImportError(f"gradus.trl has no `{name}`: {_INSTEAD[name]}", name=__name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

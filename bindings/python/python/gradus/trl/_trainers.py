@@ -537,6 +537,9 @@ class _Watcher:
         state.global_step, state.max_steps = step * each, total * each
         of_training = (name for name in metrics if not name.startswith(("eval_", "test_")) and name != "step")
         trained = trainer._renamed({name: metrics[name] for name in of_training})
+        epoch = trained.get("epoch")
+        if epoch is not None and translated.batches is not None:
+            trained["epoch"] = translated.batches.epoch(step, epoch)
         state.epoch = trained.get("epoch", state.epoch)
         state.num_input_tokens_seen = int(trained.get("num_tokens") or 0)
         self._examples = trained.get("num_examples") or self._examples

@@ -42,6 +42,24 @@ class TrainerArguments:
     """Approximations, as sentences for a warning."""
 
 
+@dataclass(frozen=True)
+class Batches:
+    """The batches of an epoch, of which TRL combines several in a step. A batch has the rows of one forward pass."""
+
+    of_epoch: int
+    of_step: int
+
+    def epoch(self, step: int, known: float) -> float:
+        """Returns the epochs after a step, as transformers counts them: by batches. `known` is their number by steps, which is kept if it
+        belongs to another number of rows.
+        """
+        steps = math.ceil(self.of_epoch / self.of_step)
+        if known <= 0 or round(step / known) != steps:
+            return known
+        epochs, rest = divmod(step, steps)
+        return epochs + rest * self.of_step / self.of_epoch
+
+
 @dataclass
 class Translated:
     """A run in the form that gradus takes."""
@@ -54,6 +72,8 @@ class Translated:
     log_first: bool
     evaluates: bool
     """Whether held-out rows are evaluated during the run."""
+    batches: Batches | None
+    """The batches of an epoch, for methods that do not sample and a known number of rows."""
     notes: list[str]
 
 
@@ -84,6 +104,7 @@ def translate(trainer: TrainerArguments) -> Translated:
         log_every=_log_every(trainer),
         log_first=trainer.args.logging_first_step,
         evaluates=_evaluates(trainer),
+        batches=_batches(trainer),
         notes=trainer.notes,
     )
 
@@ -172,6 +193,13 @@ def _rows_of_step(trainer: TrainerArguments) -> int:
     if is_online(trainer):
         return _Rollouts.of(trainer).prompts
     return trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps
+
+
+def _batches(trainer: TrainerArguments) -> Batches | None:
+    packed = isinstance(trainer.args, SFTConfig) and trainer.args.packing
+    if not trainer.rows or packed or is_online(trainer):
+        return None
+    return Batches(math.ceil(trainer.rows / trainer.args.per_device_train_batch_size), trainer.args.gradient_accumulation_steps)
 
 
 def _per_iteration(trainer: TrainerArguments) -> int:
