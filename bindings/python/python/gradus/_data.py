@@ -108,7 +108,8 @@ def _checked(row: Mapping[str, Any], number: int) -> dict[str, Any]:
         except RecursionError:
             raise ValueError(f"row {number}, column `{column}`: a value contains itself or is nested too deeply") from None
         except (TypeError, ValueError) as error:
-            raise type(error)(f"row {number}, column `{column}`: {error}") from None
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"row {number}, column `{column}`: {error}") from None
     return found
 
 

@@ -124,10 +124,10 @@ fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
             format!("{{\"prompt\": \"Question {i}: \", \"chosen\": \"a good answer\", \"rejected\": \"no {i}\"}}\n")
         })
         .collect();
-    let test = CliTest::with("texts.jsonl", &rows);
+    let test = CliTest::with("pairs.jsonl", &rows);
     let base = fixture_model("qwen3");
     let train = |out: &str, more: &[&str]| {
-        let args = ["reward", "--model", &base, "--data", "texts.jsonl", "--max-steps", "1", "--batch-size", "2"];
+        let args = ["reward", "--model", &base, "--data", "pairs.jsonl", "--max-steps", "1", "--batch-size", "2"];
         let rest = ["--eval-fraction", "0.2", "--output-dir", out];
         test.succeeds(&[&args[..], &rest[..], more].concat());
     };
@@ -136,9 +136,9 @@ fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
     test.succeeds(&["merge", "--model", &base, "--adapter", "adapted/model", "--output", "merged"]);
     // The measurements of the held-out pairs during training are the reference.
     for (run, model) in [("whole", "whole/model"), ("adapted", "adapted/model"), ("adapted", "merged")] {
-        let measured = lines(&test.read(&format!("{run}/evaluation/texts.jsonl")));
+        let measured = lines(&test.read(&format!("{run}/evaluation/pairs.jsonl")));
         let score = |more: &[&str]| {
-            lines(&test.succeeds(&[&["score", "--reward-model", model, "--data", "texts.jsonl"], more].concat()))
+            lines(&test.succeeds(&[&["score", "--reward-model", model, "--data", "pairs.jsonl"], more].concat()))
         };
         let (scored, bare) = (score(&[]), score(&["--no-add-eos"]));
         assert_eq!(scored, score(&["--add-eos"]), "{model}");
@@ -152,11 +152,11 @@ fn rewards_are_read_where_training_read_them_and_pairs_as_pairs() {
         assert!(!measured.is_empty());
     }
     // The path of a run selects its model.
-    let of_run = lines(&test.succeeds(&["score", "--reward-model", "whole", "--data", "texts.jsonl"]));
-    assert_eq!(of_run, lines(&test.succeeds(&["score", "--reward-model", "whole/model", "--data", "texts.jsonl"])));
-    let evaluated = |model: &str| test.succeeds(&["eval", "--model", model, "--data", "texts.jsonl", "--json"]);
+    let of_run = lines(&test.succeeds(&["score", "--reward-model", "whole", "--data", "pairs.jsonl"]));
+    assert_eq!(of_run, lines(&test.succeeds(&["score", "--reward-model", "whole/model", "--data", "pairs.jsonl"])));
+    let evaluated = |model: &str| test.succeeds(&["eval", "--model", model, "--data", "pairs.jsonl", "--json"]);
     assert_eq!(evaluated("whole"), evaluated("whole/model"));
-    let rows = lines(&test.succeeds(&["score", "--model", &base, "--data", "texts.jsonl"]));
+    let rows = lines(&test.succeeds(&["score", "--model", &base, "--data", "pairs.jsonl"]));
     test.write("one.jsonl", "{\"prompt\": \"Question 3: \", \"completion\": \"no 3\"}\n");
     let one = lines(&test.succeeds(&["score", "--model", &base, "--data", "one.jsonl"]));
     assert_eq!((rows.len(), &rows[3]["rejected"]), (12, &one[0]), "a pair is two rows");
@@ -382,7 +382,7 @@ fn generate_refuses_prompts_without_room() {
 #[test]
 fn eval_measures_texts_preferences_and_samples() {
     let test = CliTest::with("texts.jsonl", "{\"text\": \"The tea is good.\"}\n");
-    test.write("texts.jsonl", "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n");
+    test.write("pairs.jsonl", "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n");
     let eval = |arguments: &[&str]| -> Value {
         let text = test.succeeds(&[&["eval", "--json", "--quiet"], arguments].concat());
         serde_json::from_str(&text).expect("it is JSON")
@@ -390,11 +390,11 @@ fn eval_measures_texts_preferences_and_samples() {
     let model = fixture_model("gpt2");
     let texts = eval(&["--model", &model, "--data", "texts.jsonl"]);
     assert!(texts["rows"] == 1 && texts["loss"].is_number(), "{texts}");
-    let pairs = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "texts.jsonl"]);
+    let pairs = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "pairs.jsonl"]);
     assert!(pairs["accuracy"].is_number() && pairs["margin"].is_number(), "{pairs}");
     let rule = ["--reward-rule-length-target", "4", "--max-new-tokens", "6"];
     let samples =
-        eval(&[&["--model", &model, "--data", "texts.jsonl", "--reference-model", &model], &rule[..]].concat());
+        eval(&[&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model], &rule[..]].concat());
     assert!(samples["reward"].is_number(), "{samples}");
     assert_eq!(samples["kl"].as_f64(), Some(0.0), "a model is no distance from itself");
 }
@@ -449,7 +449,7 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
     );
     let pairs = "{\"prompt\": \"The tea is\", \"chosen\": \" good.\", \"rejected\": \" bad.\"}\n\
                  {\"prompt\": \"The cup is\", \"chosen\": \" warm.\", \"rejected\": \" full of it.\"}\n";
-    test.write("texts.jsonl", pairs);
+    test.write("pairs.jsonl", pairs);
     let model = fixture_model("gpt2");
     let eval = |arguments: &[&str]| -> Value {
         let text = test.succeeds(&[&["eval", "--json", "--quiet"], arguments].concat());
@@ -473,11 +473,11 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
     assert_close(&texts["standard_errors"]["perplexity"], (1.5 * squares).sqrt() / weight * mean.exp());
 
     // With itself as reference, a model has no implicit rewards. Equal rewards count as half a correct choice.
-    let same = eval(&["--model", &model, "--data", "texts.jsonl", "--reference-model", &model]);
+    let same = eval(&["--model", &model, "--data", "pairs.jsonl", "--reference-model", &model]);
     assert_eq!([&same["rewards/margins"], &same["rewards/accuracies"]], [&json!(0.0), &json!(0.5)]);
     assert_eq!(same["standard_errors"]["rewards/margins"], 0.0);
     // Metrics of one answer of a pair name that answer: the chosen one, as in training on it.
-    let alone = eval(&["--model", &model, "--data", "texts.jsonl"]);
+    let alone = eval(&["--model", &model, "--data", "pairs.jsonl"]);
     assert!(alone["rewards/margins"].is_null() && alone["perplexity"].is_null() && alone["loss"].is_null(), "{alone}");
     test.write("chosen.jsonl", &pairs.replace("chosen", "completion").replace("rejected", "other"));
     let chosen = eval(&["--model", &model, "--data", "chosen.jsonl"]);
@@ -488,7 +488,7 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
         assert_eq!(alone["standard_errors"][&of_pairs], chosen["standard_errors"][name], "{name}");
     }
 
-    let reward = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "texts.jsonl"]);
+    let reward = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "pairs.jsonl"]);
     assert!(reward["standard_errors"]["accuracy"].is_number(), "{reward}");
     let table = test.succeeds(&["eval", "--model", &model, "--data", "texts.jsonl", "--quiet"]);
     assert!(table.lines().any(|line| line.starts_with("loss") && line.contains(" ± ")), "{table}");
@@ -575,13 +575,13 @@ fn bad_rows_are_skipped_by_score_and_generate_where_that_is_wanted() {
     let good = "{\"prompt\": \"The tea\", \"completion\": \" is\"}\n";
     let test = CliTest::with("rows.jsonl", &format!("{good}{{\"prompt\": 3, \"completion\": \" is\"}}\n{good}"));
     let pair = "{\"prompt\": \"The tea\", \"chosen\": \" is\", \"rejected\": \" was\"}\n";
-    test.write("texts.jsonl", &format!("{pair}{{\"prompt\": \"The\", \"chosen\": \" is\", \"rejected\": 7}}\n{pair}"));
+    test.write("pairs.jsonl", &format!("{pair}{{\"prompt\": \"The\", \"chosen\": \" is\", \"rejected\": 7}}\n{pair}"));
     let (model, judge) = (fixture_model("gpt2"), fixture_model("qwen3-reward"));
     let generate = ["generate", "--model", &model, "--prompts", "rows.jsonl", "--max-new-tokens", "2"];
     let score = ["score", "--model", &model, "--data", "rows.jsonl"];
-    let rewards = ["score", "--reward-model", &judge, "--data", "texts.jsonl"];
+    let rewards = ["score", "--reward-model", &judge, "--data", "pairs.jsonl"];
     for (arguments, file, places) in
-        [(&generate[..], "rows.jsonl", false), (&score, "rows.jsonl", true), (&rewards, "texts.jsonl", true)]
+        [(&generate[..], "rows.jsonl", false), (&score, "rows.jsonl", true), (&rewards, "pairs.jsonl", true)]
     {
         let run = test.run(arguments);
         assert_eq!((run.code, run.stdout.as_str()), (1, ""), "{}", run.stderr);
@@ -607,7 +607,7 @@ fn bad_rows_are_skipped_by_score_and_generate_where_that_is_wanted() {
         }
     }
     assert!(
-        !test.succeeds(&["score", "--model", &model, "--data", "texts.jsonl", "--max-rows", "1"]).contains("place")
+        !test.succeeds(&["score", "--model", &model, "--data", "pairs.jsonl", "--max-rows", "1"]).contains("place")
     );
     let run = test.run(&["generate", "--model", &model, "--prompt", "The", "--skip-bad-rows"]);
     assert!(run.code == 1 && run.stderr.contains("`--skip-bad-rows` needs `--prompts`"), "{}", run.stderr);
@@ -686,9 +686,9 @@ fn a_reward_model_has_a_report_of_its_errors() {
             )
         })
         .collect();
-    let test = CliTest::with("texts.jsonl", &rows);
+    let test = CliTest::with("pairs.jsonl", &rows);
     let model = fixture_model("qwen3-reward");
-    let eval = ["eval", "--model", &model, "--data", "texts.jsonl", "--json", "--report", "errors.html"];
+    let eval = ["eval", "--model", &model, "--data", "pairs.jsonl", "--json", "--report", "errors.html"];
     let measured: Value = serde_json::from_str(&test.succeeds(&eval)).expect("it is JSON");
     let json: Value = serde_json::from_str(&test.read("errors.json")).expect("it is JSON");
     assert_eq!((&json["pairs"], &json["metrics"]["accuracy"]), (&json!(12), &measured["accuracy"]));
@@ -699,7 +699,7 @@ fn a_reward_model_has_a_report_of_its_errors() {
     let sure: Vec<f64> = errors.iter().map(|error| error["confidence"].as_f64().expect("a number")).collect();
     assert!(sure.is_sorted_by(|a, b| a >= b), "{sure:?}");
     let first = &errors[0];
-    assert!(first["place"].as_str().expect("a place").starts_with("texts.jsonl:"));
+    assert!(first["place"].as_str().expect("a place").starts_with("pairs.jsonl:"));
     assert!(first["prompt"].as_str().expect("a prompt").starts_with("Question "));
     assert!(first["chosen_reward"].as_f64() <= first["rejected_reward"].as_f64());
     for by in ["by_length_difference", "by_confidence"] {
@@ -716,7 +716,7 @@ fn a_reward_model_has_a_report_of_its_errors() {
     assert!(run.code == 2 && run.stderr.contains("`errors.html` exists; `--overwrite` replaces it"), "{run:?}");
     test.succeeds(&[&eval[..], &["--overwrite"]].concat());
     let other = fixture_model("qwen3");
-    let run = test.run(&["eval", "--model", &other, "--data", "texts.jsonl", "--report", "none.html"]);
+    let run = test.run(&["eval", "--model", &other, "--data", "pairs.jsonl", "--report", "none.html"]);
     assert!(run.code == 1 && run.stderr.contains("is not a reward model, or the rows are not pairs"), "{run:?}");
     assert!(!test.path().join("none.html").exists());
 }

@@ -342,7 +342,7 @@ _ONLINE: Mapping[str, Treatment] = {
     "max_steps": Honored(
         ("max_steps", "max_rows"),
         "gradus counts iterations of sampling and training, each of one or more optimizer steps; the number is divided by "
-        "those steps, as are all intervals",
+        "those steps, as are all intervals; of an iterable without a length, only the rows for so many steps are read",
         by="steps",
     ),
     "remove_unused_columns": Refused(

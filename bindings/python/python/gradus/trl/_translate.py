@@ -281,7 +281,7 @@ def _rows_of_run(trainer: TrainerArguments, steps: int) -> int:
     """Returns the largest number of rows that a run of so many steps of gradus uses."""
     args = trainer.args
     # A block of packed rows holds at most one row for each of its tokens.
-    packed = args.max_length or 1 if isinstance(args, SFTConfig) and args.packing else 1
+    packed = (args.max_length or 1) if isinstance(args, SFTConfig) and args.packing else 1
     return min(steps * _rows_of_step(trainer) * packed, ALL)
 
 
