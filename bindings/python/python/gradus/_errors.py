@@ -121,4 +121,3 @@ class Interrupted(Error):
 # Tracebacks show the public name, such as `gradus.RewardError`.
 for _class in [value for value in globals().values() if isinstance(value, type) and issubclass(value, Error)]:
     _class.__module__ = "gradus"
-del _class
