@@ -12,6 +12,7 @@ use gradus::progress::{Progress, RunSteps, Unwatched};
 use gradus::reward::{Count, Reward, RewardError, RewardPart, Score};
 use gradus::rollout::{EpisodeObject, Rollouts, completion_messages};
 use gradus::task::{Files, Origin, PostProcessor, Sample, Split, Task};
+use pyo3::exceptions::{PyTimeoutError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString};
 use schemars::JsonSchema;
@@ -118,7 +119,7 @@ pub fn register(
             })?,
             "post_processor" => registry.post_processor(&name, move |options: &CallableOptions| {
                 let (callable, shared) = (Arc::clone(&callable), Arc::clone(&shared));
-                Ok(PyPostProcessor { callable, limit: options.limit()?, shared })
+                Ok(PyPostProcessor { name: own.clone(), callable, limit: options.limit()?, shared })
             })?,
             "tool" => registry.tool(&name, move |_: &NoOptions| {
                 Python::attach(|py| PyTool::new(py, callable.clone_ref(py))).map_err(|error| stops(&shared, error))
@@ -140,9 +141,10 @@ pub fn register(
     Ok(())
 }
 
-/// Returns `TypeName: message`, like the last line of a traceback.
+/// Returns `TypeName: message`, like the last line of a traceback, or `TypeName` for an exception without a message.
 pub fn headline(error: &PyErr) -> String {
-    Python::attach(|py| error.value(py).str().map_or_else(|_| error.to_string(), |_| error.to_string()))
+    let text = error.to_string();
+    text.strip_suffix(": ").map_or(text.clone(), str::to_owned)
 }
 
 /// Describes why a callable returned no usable answer. `argument` sets its time limit; `None` if it cannot be changed.
@@ -331,6 +333,7 @@ impl Metric for PyMetric {
 
 /// A Python function that changes a completion before it is measured.
 struct PyPostProcessor {
+    name: String,
     callable: Arc<Py<PyAny>>,
     limit: Duration,
     shared: Arc<Shared>,
@@ -339,16 +342,23 @@ struct PyPostProcessor {
 impl PostProcessor for PyPostProcessor {
     /// An exception stops the run, and the returned text is not used.
     fn apply(&self, completion: &str) -> String {
-        let (callable, text) = (Arc::clone(&self.callable), completion.to_owned());
+        let (name, callable, text) = (self.name.clone(), Arc::clone(&self.callable), completion.to_owned());
         let called = call_python(self.limit, &self.shared.interrupt, move |py| -> PyResult<String> {
-            Ok(callable.bind(py).call1((text,))?.cast::<PyString>()?.to_str()?.to_owned())
+            let answer = callable.bind(py).call1((text,))?;
+            match answer.cast::<PyString>() {
+                Ok(text) => Ok(text.to_str()?.to_owned()),
+                Err(_) => Err(PyTypeError::new_err(format!(
+                    "the post-processor `{name}` returned a `{}`, but a text is needed",
+                    answer.get_type().name()?
+                ))),
+            }
         });
         let error = match called {
             Ok(Ok(text)) => return text,
             Ok(Err(error)) => error,
             Err(why) => {
                 let message = failed(why, self.limit, None).message;
-                pyo3::exceptions::PyTimeoutError::new_err(format!("the post-processor: {message}"))
+                PyTimeoutError::new_err(format!("the post-processor `{}`: {message}", self.name))
             }
         };
         self.shared.keep(error);

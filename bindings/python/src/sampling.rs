@@ -2,7 +2,7 @@
 
 use gradus::generate::SamplingParams;
 use gradus::suggest::nearest;
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyOverflowError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -10,10 +10,7 @@ use pyo3::types::PyDict;
 macro_rules! fields {
     ($params:ident, $name:ident, $value:ident: $($field:ident),+) => {
         match $name.as_str() {
-            $(stringify!($field) => $params.$field = $value.extract().map_err(|_| {
-                let found = $value.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
-                PyTypeError::new_err(format!("`{}` cannot be a `{found}`", stringify!($field)))
-            })?,)+
+            $(stringify!($field) => $params.$field = $value.extract().map_err(|error| refused(&$name, &$value, &error))?,)+
             _ => {
                 let near = nearest(&$name, [$(stringify!($field)),+]);
                 let near = near.map_or_else(String::new, |near| format!(": did you mean `{near}`?"));
@@ -21,6 +18,15 @@ macro_rules! fields {
             }
         }
     };
+}
+
+/// Returns the error about a value that could not be read because of `error`.
+fn refused(name: &str, value: &Bound<'_, PyAny>, error: &PyErr) -> PyErr {
+    if error.is_instance_of::<PyOverflowError>(value.py()) {
+        return PyValueError::new_err(format!("`{name}` is {value}, which is below 0 or too large"));
+    }
+    let found = value.get_type().name().map_or_else(|_| "?".into(), |name| name.to_string());
+    PyTypeError::new_err(format!("`{name}` cannot be a `{found}`"))
 }
 
 /// Reads the sampling parameters from `arguments`. Missing ones and `None` have the default.

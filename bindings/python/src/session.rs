@@ -302,7 +302,7 @@ impl NativeSession {
         let stopped = interrupt.clone();
         let found = compute(py, None, &interrupt, move || -> gradus::Result<Vec<Vec<f32>>> {
             let state = locked(&state);
-            let score = |(prompt, completion): &(Prompt, Prompt)| {
+            let score = |(i, (prompt, completion)): (usize, &(Prompt, Prompt))| {
                 if stopped.is_raised() {
                     return Err(gradus::Error::Interrupted);
                 }
@@ -320,10 +320,18 @@ impl NativeSession {
                     ));
                 }
                 let first = ids.len() - 1;
+                let (of_prompt, of_completion) = (ids.len(), completion.len());
                 ids.extend(completion);
+                if let Some(limit) = state.session.max_positions().filter(|limit| *limit < ids.len()) {
+                    let message = format!(
+                        "row {} has {of_prompt} tokens of a prompt and {of_completion} of a completion, but the model has {limit} positions",
+                        i + 1
+                    );
+                    return Err(gradus::Error::input(message).with_hint("shorten the texts"));
+                }
                 Ok(state.session.score(&ids, 0)?[first..].iter().map(|score| score.logprob).collect())
             };
-            rows.iter().map(score).collect()
+            rows.iter().enumerate().map(score).collect()
         })?;
         let found = found.map_err(|error| exception(py, error))?;
         Ok(found.iter().map(|logprobs| floats(py, logprobs)).collect())

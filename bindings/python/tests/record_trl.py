@@ -1,4 +1,4 @@
-"""Records the arguments of TRL's six trainers and the numbers of small runs: `python tests/record_trl.py`.
+"""Records the arguments and methods of TRL's six trainers and the numbers of small runs: `python tests/record_trl.py`.
 
 The result is tests/trl_arguments.json. The tests compare `gradus.trl` with this file, so they do not need TRL. If TRL is
 installed, they compare the arguments with TRL too.
@@ -56,14 +56,26 @@ def parameters_of(trainer: Any) -> dict[str, Any]:
     }
 
 
+def methods_of(trainers: dict[str, Any]) -> dict[str, list[str]]:
+    """Returns the methods that all trainers have, as `all`, and the others of each trainer."""
+    found = {
+        name: {method for method in dir(trainer) if not method.startswith("__") and callable(getattr(trainer, method))}
+        for name, trainer in trainers.items()
+    }
+    shared = set.intersection(*found.values())
+    return {"all": sorted(shared), **{name: sorted(methods - shared) for name, methods in found.items()}}
+
+
 def record() -> dict[str, Any]:
     """Returns everything that needs no training."""
     trl, transformers = library("trl"), library("transformers")
+    trainers = {f"{name}Trainer": getattr(trl, f"{name}Trainer") for name in METHODS}
     return {
         "trl": trl.__version__,
         "transformers": transformers.__version__,
         "configs": {f"{name}Config": fields_of(getattr(trl, f"{name}Config")) for name in METHODS},
-        "trainers": {f"{name}Trainer": parameters_of(getattr(trl, f"{name}Trainer")) for name in METHODS},
+        "trainers": {name: parameters_of(trainer) for name, trainer in trainers.items()},
+        "methods": methods_of(trainers),
     }
 
 

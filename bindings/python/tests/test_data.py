@@ -16,6 +16,8 @@ ROWS = [
     {"prompt": "a", "completion": " b", "n": 1, "tags": ["x", "y"], "m": {"k": 0.5}},
     {"prompt": "c", "completion": " d", "n": 2, "tags": [], "m": {"k": None}},
 ]
+ITSELF: dict[str, Any] = {"prompt": "a"}
+ITSELF["m"] = ITSELF
 
 
 def loaded(rows: Any) -> list[dict[str, Any]]:
@@ -41,8 +43,9 @@ def test_dicts_generators_and_paths(tmp_path: Path) -> None:
         ([], "there are no rows"),
         ([1], "row 1 is a `int`, but a dict with its columns is expected"),
         (3, "`data` is a `int`"),
-        ([{"prompt": "a"}, {"prompt": {1, 2}}], "row 2: a `set` cannot be a value of a row"),
-        ([{"prompt": float("nan")}], "row 1: "),
+        ([{"prompt": "a"}, {"prompt": {1, 2}}], "row 2, column `prompt`: a `set` cannot be a value of a row"),
+        ([{"prompt": "a", "z": [-float("inf")]}], "row 1, column `z`: a number is not finite: write None"),
+        ([ITSELF], "row 1, column `m`: a value contains itself"),
         ([{"prompt": "a", "images": ["x.png"]}], "row 1 has images"),
         ({"prompt": ["a"], "completion": ["b"]}, "one `dict` with `prompt`, `completion`.* a list of dicts, one for each row"),
         ([*ROWS, None], "row 3 is a `NoneType`"),
@@ -80,6 +83,47 @@ def test_arrays_of_numpy_are_lists() -> None:
     rows = [{"one": numpy.array([1]), "more": numpy.array([[1.5], [2.5]]), "number": numpy.float32(0.5)}]
     (line,) = Path(as_path(rows)).read_text().splitlines()
     assert json.loads(line) == {"one": [1], "more": [[1.5], [2.5]], "number": 0.5}
+
+
+def test_nan_is_a_missing_value_as_in_pandas() -> None:
+    numpy: Any = pytest.importorskip("numpy", reason="skipped: numpy is not installed")
+    pandas: Any = pytest.importorskip("pandas", reason="skipped: pandas is not installed")
+    pyarrow: Any = pytest.importorskip("pyarrow", reason="skipped: pyarrow is not installed")
+    frame = pandas.DataFrame([{"prompt": "a", "z": 0.5}, {"prompt": "b", "z": None}])
+    records = frame.to_dict("records")
+    assert str(records[1]["z"]) == "nan"
+    lines = Path(as_path(records)).read_text().splitlines()
+    assert [json.loads(line)["z"] for line in lines] == pyarrow.Table.from_pandas(frame)["z"].to_pylist() == [0.5, None]
+    nested = [{"one": numpy.float32("nan"), "more": numpy.array([1.0, float("nan")]), "m": {"k": (float("nan"),)}}]
+    assert json.loads(Path(as_path(nested)).read_text()) == {"one": None, "more": [1.0, None], "m": {"k": [None]}}
+
+
+def endless() -> Iterator[dict[str, Any]]:
+    """Returns rows without an end. Whoever reads too many of them gets an error."""
+    yield from ({"text": f"Once upon a time {number}."} for number in range(50))
+    raise AssertionError("too many rows were read")
+
+
+def test_reading_stops_after_the_last_row_that_is_used(gpt2: Path, tmp_path: Path) -> None:
+    assert len(Path(as_path(endless(), max_rows=3)).read_text().splitlines()) == 3
+    assert len(gradus.load(gpt2).score(endless(), max_rows=3)) == 3
+    run = gradus.sft(gpt2, endless(), max_rows=5, max_steps=1, batch_size=4, eval_fraction=0, output_dir=tmp_path / "run")
+    assert run.finished
+    run = gradus.sft(gpt2, endless(), train={"max_rows": 5}, max_steps=1, batch_size=4, eval_fraction=0, output_dir=tmp_path / "two")
+    assert run.finished
+    with pytest.raises(AssertionError, match="too many rows"):
+        # Rows at random are drawn from all rows.
+        gradus.sft(gpt2, endless(), max_rows=5, max_rows_at_random=True, max_steps=1, output_dir=tmp_path / "three")
+
+
+def test_long_reading_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    from gradus import _data
+
+    monkeypatch.setattr(_data, "_LONG", 100)
+    with pytest.warns(UserWarning, match="`data` has .* rows so far.*set `max_rows`") as caught:
+        as_path({"text": "x" * 40} for _ in range(10))
+    # Each line has 53 characters: `{"text": "` and `"}` and the end of the line. Warnings follow at 100, 200 and 400.
+    assert [str(one.message).split()[2] for one in caught] == ["2", "4", "8"]
 
 
 def test_transforms_of_datasets_are_applied() -> None:

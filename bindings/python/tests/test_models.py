@@ -59,6 +59,12 @@ def test_logprobs_of_texts_outside_lists_are_refused(gpt2: Path) -> None:
         gradus.load(gpt2).logprobs(["Once"], " upon")
 
 
+def test_logprobs_beyond_the_positions_name_both_lengths(gpt2: Path) -> None:
+    # The model has 192 positions.
+    with pytest.raises(ValueError, match="row 2 has 3 tokens of a prompt and 190 of a completion, but the model has 192 positions"):
+        gradus.load(gpt2).logprobs([[1], [1, 2, 3]], [[2], [4] * 190])
+
+
 def test_logprobs_are_those_of_sampling(gpt2: Path) -> None:
     model = gradus.load(gpt2)
     found = model.generate(["The kettle", "A bird"], max_new_tokens=6, temperature=1.0)
@@ -79,6 +85,27 @@ def test_wrong_settings_are_refused(gpt2: Path) -> None:
         model.generate("a", top_p=2.0)
     with pytest.raises(TypeError, match="`top_k` cannot be a `str`"):
         model.generate("a", top_k="many")
+    for number in (-1, 2**70):
+        with pytest.raises(ValueError, match=f"`max_new_tokens` is {number}, which is below 0 or too large"):
+            model.generate("a", max_new_tokens=number)
+    with pytest.raises(ValueError, match="`seed` is -1, but must be at least 0"):
+        model.generate("a", seed=-1)
+    with pytest.raises(ValueError, match="`seed` is -1"):
+        gradus.Trainer(gpt2, seed=-1)
+    with pytest.raises(TypeError, match=r"`prompts` holds token ids.*pass `\[ids\]`"):
+        model.generate([1, 2, 3])
+    several: Any = ["Hi"]
+    with pytest.raises(TypeError, match="`text` is a `list`, but one text is expected"):
+        model.encode(several)
+    with pytest.raises(ValueError, match="`ids` has 1000000 at place 2"):
+        model.decode([1, 10**6])
+    with pytest.raises(TypeError, match="unknown argument `torch_dtype`: it is `weights` here"):
+        gradus.load(gpt2, torch_dtype="bf16")
+    with pytest.raises(TypeError, match="unknown argument `wieghts`: `load` takes `adapter`, `weights`"):
+        gradus.load(gpt2, wieghts="bf16")
+    with pytest.raises(AttributeError, match="has no attribute 'save_pretrained': a loaded model already has files"):
+        getattr(model, "save_pretrained")
+    assert not hasattr(model, "push_to_hub") and not hasattr(model, "nothing")
     with pytest.raises(ValueError, match="message 1"):
         model.chat([{"content": "no role"}])
     with pytest.raises(gradus.ModelError):

@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import inspect
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -131,7 +132,11 @@ def test_functions_are_those_of_the_schema() -> None:
 
     for name in _methods.METHODS:
         function = getattr(gradus, name)
-        assert function.__doc__ and inspect.signature(function).parameters["model"].default is None
+        parameters = inspect.signature(function).parameters
+        assert parameters["model"].default is None
+        _, _, about = function.__doc__.partition("    Args:\n")
+        explained = [line.split(":")[0].strip() for line in about.split("    Returns:")[0].splitlines() if re.match(r" {8}\w", line)]
+        assert sorted(explained) == sorted(parameters) and "gradus.ConfigError" in about
 
 
 def test_explain_lists_what_a_function_takes() -> None:
@@ -178,6 +183,18 @@ def test_types(checker: str) -> None:
         [sys.executable, "-m", checker, *options, "python/gradus", "tests"], cwd=PACKAGE, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_type_checkers_find_wrong_names() -> None:
+    if importlib.util.find_spec("mypy") is None:
+        pytest.skip("skipped: mypy is not installed")
+    script = "import gradus\nfrom gradus import trl\ngradus.sft\ngradus.Trainer\ngradus.grpoo\ntrl.SFTConfig\ntrl.nothing\n"
+    script += "def of(model: gradus.Model) -> None:\n    model.path\n    model.nothing\n"
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", "-c", script], capture_output=True, text=True, check=False
+    )
+    lines = [int(line.split(":")[1]) for line in done.stdout.splitlines()]
+    assert lines == [5, 7, 10], done.stdout + done.stderr
 
 
 #: Health checks about the speed of a test and the size of its input.

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import gradus
+import numpy
 import pytest
 from conftest import command
 from gradus._errors import in_python
@@ -256,11 +257,32 @@ def test_an_exception_in_a_reward_stops_the_run_with_its_traceback(tmp_path: Pat
         ([float("nan")] * 32, "is nan, but a finite number is needed"),
         (["x"] * 32, "is a `str`, but a number is needed"),
         (None, "returned a `NoneType`"),
+        ([10**400] * 32, r"of completion 1 \(row \d+\) is an integer that is too large for a float"),
     ],
 )
 def test_what_a_reward_returns_is_checked(answer: Any, error: str, tmp_path: Path, gpt2: Path, prompts: Any) -> None:
     with pytest.raises(gradus.RewardError, match=error):
         gradus.grpo(gpt2, prompts, reward=lambda **_: answer, output_dir=tmp_path / "run", **ONLINE)
+
+
+def test_an_exception_without_a_message_has_its_name(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    def fails(**_: Any) -> list[float]:
+        raise LookupError
+
+    with pytest.raises(gradus.RewardError, match=r"`fails`: LookupError(\n|$)") as caught:
+        gradus.grpo(gpt2, prompts, reward=fails, output_dir=tmp_path / "run", **ONLINE)
+    # A traceback shows the name with which a program catches the exception.
+    assert f"{type(caught.value).__module__}.{type(caught.value).__qualname__}" == "gradus.RewardError"
+
+
+def test_a_function_may_return_the_coroutine_of_another(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
+    async def judged(completions: Any, scale: float) -> list[float]:
+        await asyncio.sleep(0)
+        return [scale] * len(completions)
+
+    run = gradus.grpo(gpt2, prompts, reward=lambda completions, **_: judged(completions, 0.5), output_dir=tmp_path / "run", **ONCE)
+    assert run.rows[0]["reward"] == pytest.approx(0.5)
+    assert repr(run).startswith(f"<gradus.Run {str(run.path)!r}: 1 step") and "1 steps" not in repr(run) + run._repr_html_()
 
 
 def test_a_reward_that_hangs_has_a_time_limit(tmp_path: Path, gpt2: Path, prompts: Any) -> None:
@@ -301,6 +323,15 @@ def test_metrics_and_post_processors_may_be_functions(tmp_path: Path, gpt2: Path
                      evaluation_metrics=[ends, several, "ter"], evaluation_post_process=shout, evaluation_max_new_tokens=4)
     last = run.rows[-1]
     assert last["eval_ends"] == 1.0 and last["eval_several/count"] == 4 and "eval_ter" in last
+
+
+def test_a_post_processor_without_a_text_is_named(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    def forgets(text: str) -> Any:
+        text.strip()
+
+    with pytest.raises(TypeError, match="the post-processor `forgets` returned a `NoneType`, but a text is needed"):
+        gradus.sft(gpt2, texts, eval_data=texts[:4], output_dir=tmp_path / "run", **EVALUATED,
+                   evaluation_metrics="ter", evaluation_post_process=forgets, evaluation_max_new_tokens=4)
 
 
 def test_a_task_may_be_a_function_or_an_object(tmp_path: Path, gpt2: Path) -> None:
@@ -424,6 +455,15 @@ def test_a_run_goes_on_with_the_functions_that_it_had(tmp_path: Path, gpt2: Path
     assert not stopped.finished and resumed.finished and weights(resumed) == weights(whole)
 
 
+def test_false_of_numpy_stops_a_run(tmp_path: Path, gpt2: Path, texts: Any) -> None:
+    def few(step: int, total: int, metrics: dict[str, float]) -> Any:
+        return numpy.float32(step) < 1
+
+    assert not gradus.sft(gpt2, texts, output_dir=tmp_path / "few", on_step=few, **SHORT).finished
+    # Other values do not stop it.
+    assert gradus.sft(gpt2, texts, output_dir=tmp_path / "all", on_step=lambda *_: numpy.float32(0), **SHORT).finished
+
+
 def test_an_exception_in_a_callback_comes_out(tmp_path: Path, gpt2: Path, texts: Any) -> None:
     def on_step(step: int, total: int, metrics: dict[str, float]) -> None:
         raise LookupError("as asked")
@@ -468,6 +508,9 @@ except KeyboardInterrupt:
         ({"batch_size": 0}, gradus.ConfigError, "batch_size"),
         ({"frozen_weights": "nf4"}, gradus.ConfigError, "only the base under an adapter"),
         ({"overwrite": True, "resume": True}, TypeError, "cannot be combined"),
+        ({"on_step": 3}, TypeError, "`on_step` is a `int`, but a function `on_step(step, total, metrics)` is expected"),
+        ({"on_step": lambda metrics: None}, TypeError, "the given function takes `(metrics)`"),
+        ({"on_evaluation": lambda step, metrics: None}, TypeError, "`on_evaluation` is called as `on_evaluation(step, metrics, best)`"),
     ],
 )
 def test_what_is_wrong_is_said(keys: Any, error: Any, text: str, tmp_path: Path, gpt2: Path, texts: Any) -> None:
@@ -542,6 +585,8 @@ def test_errors_name_arguments_and_hints(tmp_path: Path, gpt2: Path, texts: Any,
         gradus.grpo(gpt2, prompts, reward=lambda texts: [0.0 for _ in texts], output_dir=tmp_path / "run", **ONLINE)
     with pytest.raises(FileNotFoundError, match="no run directory"):
         gradus.Run(tmp_path / "nothing")
+    with pytest.raises(FileNotFoundError, match="is no run directory, because it has no `config.yml`"):
+        gradus.Run(tmp_path)
 
 
 def test_a_model_or_a_run_may_be_the_model(tmp_path: Path, gpt2: Path, texts: Any) -> None:

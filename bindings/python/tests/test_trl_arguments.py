@@ -17,7 +17,7 @@ from trl_stand_in import REPOSITORY
 
 import gradus  # isort: skip
 from gradus import trl  # isort: skip
-from gradus.trl import _arguments, _check, _state  # isort: skip
+from gradus.trl import _arguments, _check, _overrides, _state  # isort: skip
 from gradus.trl._arguments import Honored, NoEffect, Refused, Treatment, fields_of  # isort: skip
 from record_trl import METHODS, RECORD, plain, record  # isort: skip
 
@@ -101,6 +101,15 @@ def test_every_argument_of_a_trainer_is_in_the_table_with_the_default_of_trl(met
     order = inspect.signature(trainer_of(method)).parameters
     assert list(order) == theirs["required"] + list(theirs["defaults"])
     assert set(_arguments.TRAINERS[f"{method}Trainer"]) == set(order)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_that_gradus_does_not_call_is_in_the_table(method: str) -> None:
+    name = f"{method}Trainer"
+    theirs = {*KNOWN["methods"]["all"], *KNOWN["methods"][name]}
+    # TRL calls both during training. The trainers of gradus have them only for scripts.
+    ours = set(dir(trainer_of(method))) - {"evaluate", "save_model"}
+    assert set(_overrides.NOT_CALLED[name]) == theirs - ours
 
 
 def test_the_record_is_what_the_installed_trl_says() -> None:
@@ -814,6 +823,27 @@ def test_names_of_earlier_versions_are_taken_or_explained() -> None:
     assert not any(name in fields for name in _arguments.GONE for fields in KNOWN["configs"].values())
 
 
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("tokenizer", "Pass the tokenizer to the trainer as `processing_class`"),
+        ("packing", r"Write `args=SFTConfig\(packing=...\)`"),
+        ("max_seq_length", r"Write `args=SFTConfig\(max_length=...\)`"),
+        ("callback", "Did you mean `callbacks`"),
+    ],
+)
+def test_arguments_of_earlier_trainers_are_explained(name: str, advice: str) -> None:
+    arguments: Any = {name: 3}
+    with pytest.raises(TypeError, match=f"SFTTrainer has no argument `{name}`.*{advice}"):
+        make("SFT", **arguments)
+
+
+def test_warnings_of_a_trainer_name_the_line_of_the_script(core: Core) -> None:
+    with pytest.warns(UserWarning) as caught:
+        trl.SFTTrainer("some/model", args=trl.SFTConfig(tf32=True), train_dataset=ROWS)
+    assert [one.filename for one in caught] == [__file__]
+
+
 def test_a_configuration_of_another_package_is_refused() -> None:
     with pytest.raises(TypeError, match="`gradus.trl.SFTConfig` is expected"):
         another: Any = types.SimpleNamespace()
@@ -844,10 +874,13 @@ def test_other_names_of_trl_say_where_they_are() -> None:
         exec("from gradus.trl import TrlParser")
     with pytest.raises(ImportError, match="gradus.distill"):
         exec("from gradus.trl import DistillationTrainer")
+    for name, instead in (("PPOTrainer", "gradus.ppo"), ("ORPOConfig", "gradus.orpo"), ("CPOTrainer", "gradus.simpo")):
+        with pytest.raises(ImportError, match=f"gradus.trl has no `{name}`: call .*`{instead}`"):
+            exec(f"from gradus.trl import {name}")
     with pytest.raises(ImportError, match="cannot import name"):
         exec("from gradus.trl import Nothing")
     with pytest.raises(AttributeError):
-        _ = trl.nothing
+        getattr(trl, "nothing")
 
 
 def test_without_args_the_directory_is_named_after_model_and_method(core: Core) -> None:
@@ -907,6 +940,29 @@ def test_rows_are_formatted_and_given_to_templates(core: Core) -> None:
     assert next(iter(rows)) == expected and next(iter(rows)) == expected, "the rows can be read again"
     with pytest.raises(gradus.ConfigError, match="Load them"):
         make("SFT", formatting_func=str, train_dataset="rows.jsonl").train()
+
+
+PACKED = {"packing": True, "packing_strategy": "wrapped"}
+
+
+@pytest.mark.parametrize(
+    ("method", "fields", "rows"),
+    [
+        ("SFT", {"max_steps": 3, "per_device_train_batch_size": 4, "gradient_accumulation_steps": 2}, 3 * 4 * 2),
+        # A block of 16 tokens has at most 16 rows.
+        ("SFT", {"max_steps": 3, "per_device_train_batch_size": 4, **PACKED, "max_length": 16}, 3 * 4 * 16),
+        # Eight completions are four of each of two prompts.
+        ("GRPO", {"max_steps": 5, "per_device_train_batch_size": 8, "num_generations": 4}, 5 * 2),
+        ("SFT", {"num_train_epochs": 2}, None),
+    ],
+)
+def test_of_rows_without_a_length_those_for_all_steps_are_read(
+    method: str, fields: dict[str, Any], rows: int | None, core: Core
+) -> None:
+    make(method, fields, train_dataset=iter(ROWS)).train()
+    assert core.options.get("max_rows") == rows
+    make(method, fields, train_dataset=ROWS).train()
+    assert "max_rows" not in core.options
 
 
 def test_a_chat_template_is_a_file_or_in_a_directory(core: Core, tmp_path: Path) -> None:
@@ -1004,6 +1060,20 @@ def test_the_log_has_means_and_evaluations_under_the_names_of_trl(core: Core) ->
     # Two steps with loss 4, one with 1, one with 2: 11 / 4.
     assert output.training_loss == 2.75 == output.metrics["train_loss"] and output.global_step == 4
     assert history[3]["train_loss"] == 2.75 and trainer.log_history is history
+
+
+def test_epochs_count_batches_as_in_transformers(core: Core) -> None:
+    fields = {"num_train_epochs": 2, "per_device_train_batch_size": 2, "gradient_accumulation_steps": 3, "logging_steps": 1}
+    core.events = told([(step, {"loss": 1.0, "epoch": step / 2}) for step in (1, 2, 3, 4)], 4)
+    trainer = make("SFT", fields, train_dataset=ROWS[:10])
+    trainer.train()
+    # An epoch has five batches of two rows. The log of TRL 1.16 for these arguments.
+    assert [entry["epoch"] for entry in trainer.log_history] == pytest.approx([0.6, 1.0, 1.6, 2.0, 2.0])
+    # gradus has left rows out, so an epoch has one step.
+    core.events = told([(step, {"loss": 1.0, "epoch": float(step)}) for step in (1, 2)], 2)
+    trainer = make("SFT", fields, train_dataset=ROWS[:10])
+    trainer.train()
+    assert [entry["epoch"] for entry in trainer.log_history] == [1.0, 2.0, 2.0]
 
 
 def test_evaluations_of_sampling_have_the_names_of_trl_and_steps_of_the_optimizer(core: Core) -> None:
@@ -1119,6 +1189,57 @@ def test_a_callback_with_a_method_that_is_never_called_is_refused() -> None:
 
     with pytest.raises(gradus.ConfigError, match="`Saves` has `on_save`"):
         make("SFT", callbacks=[Saves()])
+
+
+def subclass(method: str, *bases: type, **members: Any) -> Any:
+    """Creates a subclass of a trainer, and an object of it."""
+    arguments: dict[str, Any] = {"reward_funcs": no_reward} if method in ("GRPO", "RLOO") else {}
+    cls: Any = type("Mine", (*bases, trainer_of(method)), members)
+    return cls("some/model", args=config_of(method)(), train_dataset=ROWS, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("method", "name", "instead"),
+    [
+        ("SFT", "compute_loss", "choose `loss_type`"),
+        ("DPO", "training_step", "`gradus.Trainer`"),
+        ("KTO", "log", "callback with `on_log`"),
+        ("Reward", "create_optimizer", "set `optim`"),
+        ("GRPO", "_generate_and_score_completions", "`reward_funcs`, `tools` or `environment_factory`"),
+        ("RLOO", "_calculate_rewards", "`reward_funcs`"),
+        ("SFT", "evaluate", "callback with `on_evaluate`"),
+    ],
+)
+def test_an_override_that_is_never_called_is_refused(method: str, name: str, instead: str, core: Core) -> None:
+    def override(self: Any, *_: Any, **__: Any) -> None: ...
+
+    with pytest.raises(gradus.ConfigError, match=f"`Mine` defines `{name}`.*{re.escape(instead)}"):
+        subclass(method, **{name: override})
+    with pytest.raises(gradus.ConfigError, match=f"`Mixin` defines `{name}`"):
+        subclass(method, type("Mixin", (), {name: override}))
+    trainer = subclass(method)
+    setattr(trainer, name, override)
+    with pytest.raises(gradus.ConfigError, match=f"defines `{name}`"):
+        trainer.train()
+    assert core.calls == []
+
+
+def test_other_methods_of_a_subclass_are_kept(core: Core) -> None:
+    heard: list[str] = []
+
+    def train(self: Any, *arguments: Any) -> Any:
+        heard.append("train")
+        return trl.SFTTrainer.train(self, *arguments)
+
+    # TRL's trainer for SFT has no `_compute_loss`, so this one is a method of the script.
+    subclass("SFT", train=train, save_metrics=no_reward, loss_of=no_reward, _compute_loss=no_reward, _tag_names=["mine"]).train()
+    assert heard == ["train"] and [call[0] for call in core.calls] == ["sft"]
+
+
+def test_a_subclass_may_have_the_name_of_its_trainer(core: Core) -> None:
+    cls: Any = type("SFTTrainer", (trl.SFTTrainer,), {})
+    cls("some/model", args=trl.SFTConfig(), train_dataset=ROWS).train()
+    assert [call[0] for call in core.calls] == ["sft"]
 
 
 def test_what_callbacks_ask_for_in_vain_is_said_once(core: Core) -> None:

@@ -105,6 +105,78 @@ def class_name(name: str) -> str:
     return "".join(part.capitalize() for part in name.split("_")) + "Keys"
 
 
+#: Parameters of every function, with their explanations.
+PARAMETERS = {
+    "model": "The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.",
+    "data": "The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of dicts, or "
+    "``{\"task\": …}``.",
+    "eval_data": "Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.",
+    "test_data": "Rows for a last evaluation, after the run.",
+    "config": "A configuration file. The arguments override it.",
+    "output_dir": "The run directory. Default: a new one below ``runs``.",
+    "overwrite": "Replace a run in ``output_dir``. Without it, an existing run is an error.",
+    "resume": "Continue the run in ``output_dir`` from its last checkpoint.",
+    "resume_from": "Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.",
+    "progress": "Show the progress. Default: on terminals and in notebooks.",
+    "on_step": "A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the number of all "
+    "steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.",
+    "on_evaluation": "A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of held-out rows. If it returns "
+    "False, the run stops after a checkpoint.",
+}
+#: Further parameters of methods that sample.
+ONLINE_PARAMETERS = {
+    "reward": "A function, the directory or hub name of a reward model, a mapping as in a configuration, or a list of these. A function is "
+    "called with those of these keyword arguments that it accepts: ``prompts``, ``completions``, ``completion_ids``, ``trainer_state``, "
+    "``environments``, ``log_metric``, ``log_extra``, and each column of the rows. Values per completion are lists. The function returns "
+    "a list with a finite number for each completion, or with None for a completion without a score. It may be an ``async`` function.",
+    "reward_weights": "A weight for each entry of the list ``reward``. Default: 1 for each.",
+    "reward_timeout_s": "The time limit of a call of reward functions, in seconds. Default 60.",
+    "on_rollouts": "A function ``on_rollouts(step, rollouts)``. It is called with the completions of each step, as dicts. If it returns False, "
+    "the run stops after a checkpoint.",
+}
+KEYS = "Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.{name})`` lists them with their defaults."
+RETURNS = "The finished or stopped run, with its directory, metrics and model."
+RAISES = {
+    "TypeError": "An argument is unknown.",
+    "gradus.ConfigError": "Arguments are wrong. The text names every problem.",
+    "gradus.DataError": "A row is wrong.",
+    "gradus.ModelError": "The model cannot be used.",
+    "gradus.DivergedError": "A number became infinite or NaN.",
+    "KeyboardInterrupt": "After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues from it.",
+}
+ONLINE_RAISES = {"gradus.RewardError": "A reward function failed. ``__cause__`` is its exception."}
+
+
+def documentation(name: str, about: str, is_online: bool) -> str:
+    """Returns the docstring of a function."""
+
+    def paragraphs(entries: dict[str, str]) -> list[str]:
+        lines = []
+        for entry, text in entries.items():
+            # No line ends within an expression in backticks.
+            whole = re.sub("``[^`]+``", lambda code: code[0].replace(" ", "\0"), f"{entry}: {text}")
+            made = textwrap.wrap(whole, 120, initial_indent=" " * 8, subsequent_indent=" " * 12, break_on_hyphens=False)
+            lines += [line.replace("\0", " ") for line in made]
+        return lines
+
+    parameters = {**PARAMETERS, **(ONLINE_PARAMETERS if is_online else {}), "keys": KEYS.format(name=name)}
+    raises = {**RAISES, **(ONLINE_RAISES if is_online else {})}
+    parts = [
+        f'    """{about}.',
+        "",
+        "    Args:",
+        *paragraphs(parameters),
+        "",
+        "    Returns:",
+        f"        {RETURNS}",
+        "",
+        "    Raises:",
+        *paragraphs(raises),
+        '    """',
+    ]
+    return "\n".join(parts)
+
+
 def function(method: dict[str, Any]) -> str:
     name = str(RENAMED.get(method["name"], method["name"]))
     reward = ""
@@ -135,10 +207,7 @@ def {name}(
     on_evaluation: OnEvaluation | None = None,
 {rollouts}    **keys: Unpack[{class_name(name)}],
 ) -> Run:
-    """{about}.
-
-    ``keys`` are the keys of the configuration: ``gradus.explain("{method["name"]}")`` lists them.
-    """
+{documentation(name, about, method["is_online"])}
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
     return train("{method["name"]}", given)

@@ -133,14 +133,17 @@ _LATER = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    import importlib
+# Type checkers would accept every name.
+if not TYPE_CHECKING:
 
-    if name == "trl":
-        return importlib.import_module("gradus.trl")
-    if name in _LATER:
-        return getattr(importlib.import_module(_LATER[name]), name)
-    raise AttributeError(f"module 'gradus' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        import importlib
+
+        if name == "trl":
+            return importlib.import_module("gradus.trl")
+        if name in _LATER:
+            return getattr(importlib.import_module(_LATER[name]), name)
+        raise AttributeError(f"module 'gradus' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:

@@ -31,15 +31,33 @@ def numbers(values: Any, what: str) -> list[Any]:
     return list(values)
 
 
-def token_ids(values: Any, what: str) -> list[int]:
-    """Return token ids as a list. ``what`` names them in errors."""
+def seed_of(value: Any) -> int:
+    """Return a seed that the native module accepts."""
+    try:
+        seed = operator.index(value)
+    except TypeError:
+        raise TypeError(f"`seed` is a `{type(value).__name__}`, but a whole number is expected") from None
+    if not 0 <= seed < 2**64:
+        raise InputError(f"`seed` is {seed}, but must be at least 0 and below 2^64")
+    return seed
+
+
+def one_text(value: Any) -> str:
+    """Return the argument ``text``, which is a single text."""
+    if not isinstance(value, str):
+        raise TypeError(f"`text` is a `{type(value).__name__}`, but one text is expected: encode several texts one by one")
+    return value
+
+
+def token_ids(values: Any, what: str, vocabulary: int = 2**32) -> list[int]:
+    """Return token ids as a list. ``what`` names them in errors. They are below ``vocabulary``."""
     found: list[int] = []
     for place, value in enumerate(numbers(values, what), 1):
         try:
             number = operator.index(value)
         except TypeError:
             raise InputError(f"{what} has `{value!r}` at place {place}, but token ids are whole numbers") from None
-        if not 0 <= number < 2**32:
+        if not 0 <= number < vocabulary:
             raise InputError(f"{what} has {number} at place {place}, but token ids are at least 0 and below the size of the vocabulary")
         found.append(number)
     return found

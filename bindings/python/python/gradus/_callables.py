@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 
@@ -70,18 +70,15 @@ def reads_environments(function: Callable[..., Any]) -> bool:
         return False
 
 
-def _is_async(function: Callable[..., Any]) -> bool:
-    import inspect
-
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(getattr(function, "__call__", None))
-
-
 def _number(value: Any, what: str) -> float:
     """Return ``value`` as a finite number."""
     if hasattr(value, "item"):
         value = value.item()
-    if isinstance(value, bool) or isinstance(value, (int, float)):
-        number = float(value)
+    if isinstance(value, (int, float)):
+        try:
+            number = float(value)
+        except OverflowError:
+            raise ValueError(f"{what} is an integer that is too large for a float") from None
         if math.isfinite(number):
             return number
         raise ValueError(f"{what} is {number}, but a finite number is needed")
@@ -159,11 +156,10 @@ class Rewards:
         found: list[Any] = []
         for number, (name, function, _) in enumerate(self.functions):
             try:
-                if _is_async(function):
-                    waiting[number] = function(**accepted(function))
-                    found.append(None)
-                else:
-                    found.append(function(**accepted(function)))
+                found.append(function(**accepted(function)))
+                # A lambda that calls an async function is no async function, but it returns a coroutine, too.
+                if isinstance(found[-1], Coroutine):
+                    waiting[number] = found[-1]
             except Exception as error:
                 for coroutine in waiting.values():
                     coroutine.close()

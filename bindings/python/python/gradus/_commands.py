@@ -10,7 +10,7 @@ from numbers import Number
 from typing import Any
 
 from gradus import _native
-from gradus._data import as_path
+from gradus._data import as_path, limit_of
 
 #: Methods whose command name has another meaning in Python.
 METHOD_NAMES = {"reward": "reward_model"}
@@ -19,15 +19,15 @@ METHOD_NAMES = {"reward": "reward_model"}
 _ROWS = frozenset({"data", "prompts"})
 
 
-def _words(name: str, value: Any) -> list[str]:
-    """Return the command-line words for one argument."""
+def _words(name: str, value: Any, max_rows: int | None) -> list[str]:
+    """Return the command-line words for one argument. Of rows, at most ``max_rows`` are read."""
     flag = "--" + name.replace("_", "-")
     if value is None or value is False:
         return []
     if value is True:
         return [flag]
     if name in _ROWS:
-        value = as_path(value, name)
+        value = as_path(value, name, max_rows=max_rows)
     if isinstance(value, (str, os.PathLike)):
         return [f"{flag}={os.fspath(value)}"]
     if isinstance(value, Mapping):
@@ -41,7 +41,9 @@ def _words(name: str, value: Any) -> list[str]:
 
 def command(*name: str, lines: bool = False, positional: Iterable[Any] = (), **arguments: Any) -> Any:
     """Return the command's output with ``--json``: one value, or one per line. Its warnings become Python warnings."""
-    words = [word for key, value in arguments.items() for word in _words(key, value)]
+    # Some commands do not count the bad rows that they skip.
+    max_rows = None if arguments.get("skip_bad_rows") else limit_of(arguments.get("max_rows"))
+    words = [word for key, value in arguments.items() for word in _words(key, value, max_rows)]
     output, messages = _native.call([*name, *words, *(str(word) for word in positional)])
     for message in messages:
         text = message.removeprefix("warning: ")

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import math
 import os
+import warnings
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -78,10 +81,46 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a `{type(value).__name__}` cannot be a value of a row")
 
 
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
+
+
+def _without_nan(value: Any) -> Any:
+    """Return a value with None for NaN, which marks missing values in pandas. An infinite number is an error."""
+    if isinstance(value, float):
+        if math.isinf(value):
+            raise ValueError("a number is not finite: write None in its place, or leave the column out")
+        return None if math.isnan(value) else value
+    if isinstance(value, Mapping):
+        return {key: _without_nan(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(item) for item in value]
+    return value if value is None or isinstance(value, (str, int)) else _without_nan(_plain(value))
+
+
+def _checked(row: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Return a row that ``json`` cannot write in a form that it can. An error names the column."""
+    found: dict[str, Any] = {}
+    for column, value in row.items():
+        try:
+            found[column] = _without_nan(value)
+            _json({column: found[column]})
+        except RecursionError:
+            raise ValueError(f"row {number}, column `{column}`: a value contains itself or is nested too deeply") from None
+        except (TypeError, ValueError) as error:
+            kind = TypeError if isinstance(error, TypeError) else ValueError
+            raise kind(f"row {number}, column `{column}`: {error}") from None
+    return found
+
+
 def _line(row: Mapping[str, Any], number: int) -> str:
     """Return a row as a line of JSON."""
     try:
-        line = json.dumps(dict(row), ensure_ascii=False, allow_nan=False, default=_plain) + "\n"
+        line = _json(dict(row)) + "\n"
+    except (TypeError, ValueError, RecursionError):
+        # Most rows need no second look, which takes longer.
+        line = _json(_checked(row, number)) + "\n"
+    try:
         line.encode()
     except UnicodeEncodeError as error:
         found = ascii(error.object[error.start])
@@ -89,40 +128,56 @@ def _line(row: Mapping[str, Any], number: int) -> str:
             f"row {number} has the character {found}, which is half of a surrogate pair and cannot be written as UTF-8: remove it, or "
             "replace it with `text.encode('utf-8', 'replace').decode()`"
         ) from None
-    except TypeError as error:
-        raise TypeError(f"row {number}: {error}") from None
-    except ValueError as error:
-        raise ValueError(f"row {number}: {error}") from None
     return line
 
 
-def _write_rows(rows: Iterable[Any], folder: Path) -> Path:
-    """Write dicts as JSON lines one by one, so that a generator is never fully in memory."""
+#: A warning follows when the rows have so many characters, and each time their number has doubled.
+_LONG = 200_000_000
+
+
+def _write_rows(rows: Iterable[Any], folder: Path, name: str, max_rows: int | None) -> Path:
+    """Write dicts as JSON lines one by one, so that a generator is never fully in memory. Reading stops after ``max_rows``."""
     import tempfile
 
-    handle, name = tempfile.mkstemp(suffix=".jsonl", dir=folder)
+    handle, path = tempfile.mkstemp(suffix=".jsonl", dir=folder)
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            number = 0
-            for number, row in enumerate(rows, 1):
+            number, written, limit = 0, 0, _LONG
+            for number, row in enumerate(itertools.islice(rows, max_rows), 1):
                 if not isinstance(row, Mapping):
                     raise TypeError(
                         f"row {number} is a `{type(row).__name__}`, but a dict with its columns is expected, such as "
                         '{"text": "…"} or {"prompt": "…", "completion": "…"}'
                     )
                 _refuse_images(row, number)
-                file.write(_line(row, number))
+                line = _line(row, number)
+                written += len(line)
+                if written >= limit:
+                    limit *= 2
+                    warnings.warn(
+                        f"`{name}` has {number} rows so far, and reading continues: gradus reads all rows before it begins. If the rows have "
+                        "no end, set `max_rows`, or `max_steps` of a trainer of `gradus.trl`",
+                        stacklevel=2,
+                    )
+                file.write(line)
             if number == 0:
                 raise ValueError("there are no rows")
     except BaseException:
         # The rows may also be interrupted by Ctrl-C.
-        Path(name).unlink(missing_ok=True)
+        Path(path).unlink(missing_ok=True)
         raise
-    return Path(name)
+    return Path(path)
 
 
-def as_path(rows: Rows, name: str = "data") -> str:
+def limit_of(max_rows: Any) -> int | None:
+    """Return the largest number of rows to read, or None. The native module refuses a value that is no positive number."""
+    return max_rows if isinstance(max_rows, int) and max_rows > 0 else None
+
+
+def as_path(rows: Rows, name: str = "data", *, max_rows: int | None = None) -> str:
     """Return the path of a file with these rows: the path itself, or a file in the cache folder that is named after its content.
+
+    If the rows are an iterable, at most ``max_rows`` are read, because it may have no end.
 
     A run stores that path, so ``gradus runs resume`` finds the rows again.
     """
@@ -137,7 +192,7 @@ def as_path(rows: Rows, name: str = "data") -> str:
     table = _table(rows)
     if table is not None:
         return _native.write_table(table, str(folder))
-    written = _write_rows(_dicts(rows, name), folder)
+    written = _write_rows(_dicts(rows, name), folder, name, max_rows)
     try:
         return _native.keep_file(str(written), str(folder))
     finally:

@@ -116,3 +116,8 @@ class NetworkError(Error, ConnectionError):
 
 class Interrupted(Error):
     """The work was stopped."""
+
+
+# Tracebacks show the public name, such as `gradus.RewardError`.
+for _class in [value for value in globals().values() if isinstance(value, type) and issubclass(value, Error)]:
+    _class.__module__ = "gradus"

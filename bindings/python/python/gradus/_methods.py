@@ -575,7 +575,36 @@ def sft(
 ) -> Run:
     """Fine-tune a model on texts, conversations or completions.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("sft")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.sft)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -614,7 +643,36 @@ def reward_model(
 ) -> Run:
     """Train a reward model on preferences.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("reward")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``.
+            ``gradus.explain(gradus.reward_model)`` lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -668,7 +726,36 @@ def classify(
 ) -> Run:
     """Train a classifier of texts or tokens.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("classify")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.classify)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -722,7 +809,36 @@ def dpo(
 ) -> Run:
     """Train a policy on preferences directly.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("dpo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.dpo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -754,7 +870,36 @@ def orpo(
 ) -> Run:
     """Fine-tune on preferences in one stage, without a reference.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("orpo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.orpo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -796,7 +941,36 @@ def cpo(
 ) -> Run:
     """Train a policy on preferences and on the chosen answers, without a reference.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("cpo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.cpo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -838,7 +1012,36 @@ def simpo(
 ) -> Run:
     """Train a policy on preferences by mean logprobs and a margin, without a reference.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("simpo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.simpo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -878,7 +1081,36 @@ def kto(
 ) -> Run:
     """Train a policy on completions marked as desirable or not.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("kto")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.kto)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -948,7 +1180,36 @@ def distill(
 ) -> Run:
     """Train a student to imitate a teacher on its completions.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("distill")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.distill)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -1074,7 +1335,46 @@ def ppo(
 ) -> Run:
     """Train a policy on rewards, with a critic.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("ppo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        reward: A function, the directory or hub name of a reward model, a mapping as in a configuration, or a list of
+            these. A function is called with those of these keyword arguments that it accepts: ``prompts``,
+            ``completions``, ``completion_ids``, ``trainer_state``, ``environments``, ``log_metric``, ``log_extra``, and
+            each column of the rows. Values per completion are lists. The function returns a list with a finite number
+            for each completion, or with None for a completion without a score. It may be an ``async`` function.
+        reward_weights: A weight for each entry of the list ``reward``. Default: 1 for each.
+        reward_timeout_s: The time limit of a call of reward functions, in seconds. Default 60.
+        on_rollouts: A function ``on_rollouts(step, rollouts)``. It is called with the completions of each step, as
+            dicts. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.ppo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
+        gradus.RewardError: A reward function failed. ``__cause__`` is its exception.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -1225,7 +1525,46 @@ def nlpo(
 ) -> Run:
     """Train a policy on rewards, with a critic and a mask of unlikely tokens.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("nlpo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        reward: A function, the directory or hub name of a reward model, a mapping as in a configuration, or a list of
+            these. A function is called with those of these keyword arguments that it accepts: ``prompts``,
+            ``completions``, ``completion_ids``, ``trainer_state``, ``environments``, ``log_metric``, ``log_extra``, and
+            each column of the rows. Values per completion are lists. The function returns a list with a finite number
+            for each completion, or with None for a completion without a score. It may be an ``async`` function.
+        reward_weights: A weight for each entry of the list ``reward``. Default: 1 for each.
+        reward_timeout_s: The time limit of a call of reward functions, in seconds. Default 60.
+        on_rollouts: A function ``on_rollouts(step, rollouts)``. It is called with the completions of each step, as
+            dicts. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.nlpo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
+        gradus.RewardError: A reward function failed. ``__cause__`` is its exception.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -1321,7 +1660,46 @@ def a2c(
 ) -> Run:
     """Train a policy on rewards, with a critic and one step per iteration.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("a2c")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        reward: A function, the directory or hub name of a reward model, a mapping as in a configuration, or a list of
+            these. A function is called with those of these keyword arguments that it accepts: ``prompts``,
+            ``completions``, ``completion_ids``, ``trainer_state``, ``environments``, ``log_metric``, ``log_extra``, and
+            each column of the rows. Values per completion are lists. The function returns a list with a finite number
+            for each completion, or with None for a completion without a score. It may be an ``async`` function.
+        reward_weights: A weight for each entry of the list ``reward``. Default: 1 for each.
+        reward_timeout_s: The time limit of a call of reward functions, in seconds. Default 60.
+        on_rollouts: A function ``on_rollouts(step, rollouts)``. It is called with the completions of each step, as
+            dicts. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.a2c)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
+        gradus.RewardError: A reward function failed. ``__cause__`` is its exception.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -1426,7 +1804,46 @@ def trpo(
 ) -> Run:
     """Train a policy on rewards, with a critic and steps within a trust region.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("trpo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        reward: A function, the directory or hub name of a reward model, a mapping as in a configuration, or a list of
+            these. A function is called with those of these keyword arguments that it accepts: ``prompts``,
+            ``completions``, ``completion_ids``, ``trainer_state``, ``environments``, ``log_metric``, ``log_extra``, and
+            each column of the rows. Values per completion are lists. The function returns a list with a finite number
+            for each completion, or with None for a completion without a score. It may be an ``async`` function.
+        reward_weights: A weight for each entry of the list ``reward``. Default: 1 for each.
+        reward_timeout_s: The time limit of a call of reward functions, in seconds. Default 60.
+        on_rollouts: A function ``on_rollouts(step, rollouts)``. It is called with the completions of each step, as
+            dicts. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.trpo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
+        gradus.RewardError: A reward function failed. ``__cause__`` is its exception.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -1533,7 +1950,46 @@ def grpo(
 ) -> Run:
     """Train a policy on rewards, with groups of completions.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("grpo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        reward: A function, the directory or hub name of a reward model, a mapping as in a configuration, or a list of
+            these. A function is called with those of these keyword arguments that it accepts: ``prompts``,
+            ``completions``, ``completion_ids``, ``trainer_state``, ``environments``, ``log_metric``, ``log_extra``, and
+            each column of the rows. Values per completion are lists. The function returns a list with a finite number
+            for each completion, or with None for a completion without a score. It may be an ``async`` function.
+        reward_weights: A weight for each entry of the list ``reward``. Default: 1 for each.
+        reward_timeout_s: The time limit of a call of reward functions, in seconds. Default 60.
+        on_rollouts: A function ``on_rollouts(step, rollouts)``. It is called with the completions of each step, as
+            dicts. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.grpo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
+        gradus.RewardError: A reward function failed. ``__cause__`` is its exception.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))
@@ -1589,7 +2045,46 @@ def rloo(
 ) -> Run:
     """Train a policy on rewards, each completion compared with the others of its prompt.
 
-    ``keys`` are the keys of the configuration: ``gradus.explain("rloo")`` lists them.
+    Args:
+        model: The model to train: a directory, a hub name, a ``Run`` or a loaded ``Model``.
+        data: The rows to train on: a path, a hub name, a table (``datasets``, polars, pandas, pyarrow), an iterable of
+            dicts, or ``{"task": …}``.
+        eval_data: Rows for evaluations during the run. Default: a part of ``data``, which is not trained on.
+        test_data: Rows for a last evaluation, after the run.
+        config: A configuration file. The arguments override it.
+        output_dir: The run directory. Default: a new one below ``runs``.
+        overwrite: Replace a run in ``output_dir``. Without it, an existing run is an error.
+        resume: Continue the run in ``output_dir`` from its last checkpoint.
+        resume_from: Continue from this step of the run in ``output_dir``, or from the checkpoint in this directory.
+        progress: Show the progress. Default: on terminals and in notebooks.
+        on_step: A function ``on_step(step, total, metrics)``. It is called after every logged step with its number, the
+            number of all steps, and a dict of metrics. If it returns False, the run stops after a checkpoint.
+        on_evaluation: A function ``on_evaluation(step, metrics, best)``. It is called after every evaluation of
+            held-out rows. If it returns False, the run stops after a checkpoint.
+        reward: A function, the directory or hub name of a reward model, a mapping as in a configuration, or a list of
+            these. A function is called with those of these keyword arguments that it accepts: ``prompts``,
+            ``completions``, ``completion_ids``, ``trainer_state``, ``environments``, ``log_metric``, ``log_extra``, and
+            each column of the rows. Values per completion are lists. The function returns a list with a finite number
+            for each completion, or with None for a completion without a score. It may be an ``async`` function.
+        reward_weights: A weight for each entry of the list ``reward``. Default: 1 for each.
+        reward_timeout_s: The time limit of a call of reward functions, in seconds. Default 60.
+        on_rollouts: A function ``on_rollouts(step, rollouts)``. It is called with the completions of each step, as
+            dicts. If it returns False, the run stops after a checkpoint.
+        keys: Keys of the configuration, such as ``learning_rate`` or ``max_steps``. ``gradus.explain(gradus.rloo)``
+            lists them with their defaults.
+
+    Returns:
+        The finished or stopped run, with its directory, metrics and model.
+
+    Raises:
+        TypeError: An argument is unknown.
+        gradus.ConfigError: Arguments are wrong. The text names every problem.
+        gradus.DataError: A row is wrong.
+        gradus.ModelError: The model cannot be used.
+        gradus.DivergedError: A number became infinite or NaN.
+        KeyboardInterrupt: After Ctrl-C. If a step was finished, a checkpoint was saved, and ``gradus.resume`` continues
+            from it.
+        gradus.RewardError: A reward function failed. ``__cause__`` is its exception.
     """
     given: dict[str, Any] = dict(locals())
     given.update(given.pop("keys"))

@@ -6,10 +6,10 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Number
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
 
 from gradus import _native
-from gradus._arrays import floats, token_ids
+from gradus._arrays import floats, one_text, seed_of, token_ids
 from gradus._commands import command
 from gradus._errors import InputError
 
@@ -60,6 +60,13 @@ def sampling(params: dict[str, Any]) -> dict[str, Any]:
     return params
 
 
+#: Attributes of models of `transformers`, with the equivalent in gradus.
+_OF_MODELS = {
+    "push_to_hub": "gradus uploads nothing. Upload the directory `model.path`, such as with `hf upload`",
+    "save_pretrained": "a loaded model already has files, in `model.path`. Copy them, or call `trainer.save_model(directory)` of `gradus.trl`",
+}
+
+
 class Model:
     """A language model in memory. It processes one call at a time; other threads wait.
 
@@ -97,6 +104,12 @@ class Model:
     def __repr__(self) -> str:
         return f"<gradus.Model {self.name!r}>"
 
+    if not TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any:
+            advice = f": {_OF_MODELS[name]}" if name in _OF_MODELS else ""
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute {name!r}{advice}")
+
     @property
     def path(self) -> Path:
         """The directory of the model."""
@@ -114,11 +127,11 @@ class Model:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
-        return self._session.encode(text, add_special_tokens)
+        return self._session.encode(one_text(text), add_special_tokens)
 
     def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
-        return self._session.decode(token_ids(ids, "`ids`"), skip_special_tokens)
+        return self._session.decode(token_ids(ids, "`ids`", self.vocab_size), skip_special_tokens)
 
     @overload
     def generate(
@@ -158,10 +171,12 @@ class Model:
         prompts = prompts if isinstance(prompts, str) else list(prompts)
         if not is_one and any(isinstance(prompt, Mapping) for prompt in prompts):
             raise TypeError("`prompts` holds messages, but each prompt is a text or a whole conversation: pass `[conversation]`")
+        if not is_one and any(isinstance(prompt, Number) for prompt in prompts):
+            raise TypeError("`prompts` holds token ids, but each prompt is a text, a conversation or a list of ids: pass `[ids]`")
         if is_one and group_size != 1:
             raise TypeError("a single text has one completion: pass a list of prompts with `group_size`")
         asked = [prompts] if is_one else [_prompt(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
-        found = [Completion(one) for one in self._session.generate(asked, group_size, sampling(params), _stop(stop), seed)]
+        found = [Completion(one) for one in self._session.generate(asked, group_size, sampling(params), _stop(stop), seed_of(seed))]
         for one in found:
             one["logprobs"] = floats(one["logprobs"])
         return found[0] if is_one else found
@@ -177,7 +192,9 @@ class Model:
         **params: Any,
     ) -> Iterator[str]:
         """Yield the pieces of one completion as they are sampled. ``template`` holds additional variables of the chat template."""
-        row = self._session.submit(_prompt(prompt, "`prompt`"), list(tools), dict(template or {}), sampling(params), _stop(stop), seed)
+        row = self._session.submit(
+            _prompt(prompt, "`prompt`"), list(tools), dict(template or {}), sampling(params), _stop(stop), seed_of(seed)
+        )
         try:
             ended = False
             while not ended:
@@ -266,11 +283,26 @@ class Model:
 #: A model: a directory, a run, a checkpoint, a hub name, or a loaded model.
 ModelName: TypeAlias = "str | os.PathLike[str] | Model"
 
+#: Names of other libraries for arguments of `load`, with the equivalent in gradus.
+_LOADING = {
+    "device_map": "it is `device` here",
+    "dtype": "it is `weights` here, such as `weights=\"bf16\"`",
+    "load_in_4bit": "it is `weights=\"nf4\"` here",
+    "load_in_8bit": "it is `weights=\"int8\"` here",
+    "quantization_config": "it is `weights=\"int8\"` or `weights=\"nf4\"` here",
+    "torch_dtype": "it is `weights` here, such as `weights=\"bf16\"`",
+}
+
 _QUANTIZED = "write such a model with `quantize`, load it and measure it; or load this one without `weights`"
 
 
 def load(model: str | os.PathLike[str], **options: Any) -> Model:
     """Load a model directory, a run (its model), a checkpoint or a hub name. ``options`` are the arguments of :class:`Model`."""
+    known = Model.__init__.__kwdefaults__ or {}
+    for name in options:
+        if name not in known:
+            listed = ", ".join(f"`{one}`" for one in known)
+            raise TypeError(f"unknown argument `{name}`: {_LOADING.get(name, f'`load` takes {listed}')}")
     return Model(model, **options)
 
 

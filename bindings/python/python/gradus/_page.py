@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import html
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from gradus._run import Run
+from gradus._run import Run, counted
 
 Points = list[tuple[float, float]]
 
@@ -121,7 +120,7 @@ def page(run: Run) -> str:
     results = run.results
     about = [str(results["method"])] if "method" in results else []
     if "steps" in results:
-        about.append(f"{results['steps']} steps")
+        about.append(counted(results["steps"]))
     seconds = _number(results.get("elapsed_s"))
     if seconds is not None:
         about.append(f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min")

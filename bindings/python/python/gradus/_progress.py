@@ -165,6 +165,29 @@ class Bar(Silent):
             print(line, file=sys.stderr)
 
 
+def _stops(answer: Any) -> bool:
+    """Return true if a callback returned false, also as a number of numpy. Other values, such as None and 0, do not stop a run."""
+    return type(answer).__name__ in ("bool", "bool_") and not answer
+
+
+def _check_callback(name: str, function: Any, arguments: str) -> None:
+    """Refuse a callback that cannot be called as ``name(arguments)``, before the run begins."""
+    if function is None:
+        return
+    if not callable(function):
+        raise TypeError(f"`{name}` is a `{type(function).__name__}`, but a function `{name}({arguments})` is expected")
+    import inspect
+
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(*arguments.split(", "))
+    except TypeError as error:
+        raise TypeError(f"`{name}` is called as `{name}({arguments})`, but the given function takes `{signature}`: {error}") from None
+
+
 class Watcher:
     """Receives all events of a run, draws the progress, and calls the user's callbacks."""
 
@@ -175,6 +198,9 @@ class Watcher:
         on_evaluation: Callable[..., Any] | None,
         on_rollouts: Callable[..., Any] | None,
     ) -> None:
+        _check_callback("on_step", on_step, "step, total, metrics")
+        _check_callback("on_evaluation", on_evaluation, "step, metrics, best")
+        _check_callback("on_rollouts", on_rollouts, "step, rollouts")
         shows = progress if progress is not None else sys.stderr.isatty() or _in_notebook()
         self.bar = Bar() if shows else Silent()
         self.on_step = on_step
@@ -212,5 +238,4 @@ class Watcher:
         elif kind == "warning":
             self.warnings.append(details["text"])
             self.bar.say(f"warning: {details['text']}")
-        # Only `False` stops the run.
-        return False if answer is False else None
+        return False if _stops(answer) else None

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from gradus._model import Model
 
 
+def counted(steps: int) -> str:
+    """Return a number of steps with its noun."""
+    return f"{steps} step" if steps == 1 else f"{steps} steps"
+
+
 class Run:
     """A run directory, with its metrics, plots, completions and model.
 
@@ -27,6 +32,10 @@ class Run:
         self.path = Path(path)
         if not self.path.is_dir():
             raise FileNotFoundError(f"there is no run directory `{self.path}`: `gradus runs list` shows the runs below `runs`")
+        if finished is None and not (self.path / "config.yml").is_file():
+            raise FileNotFoundError(
+                f"`{self.path}` is no run directory, because it has no `config.yml`: `gradus runs list {self.path}` shows the runs in it"
+            )
         #: Whether the run has finished. Otherwise it was stopped or is still running, and ``resume`` continues it.
         self.finished = self._state() == "finished" if finished is None else finished
         #: Columns that reward functions logged with ``log_extra``, over all completions that the run trained on. Those of evaluations
@@ -42,7 +51,7 @@ class Run:
     def __repr__(self) -> str:
         best = self.results.get("best") or {}
         shown = f", best {best['metric']} {best['value']:.4g} at step {best['step']}" if best.get("metric") else ""
-        return f"<gradus.Run {str(self.path)!r}: {self.results.get('steps', 0)} steps{shown}>"
+        return f"<gradus.Run {str(self.path)!r}: {counted(self.results.get('steps', 0))}{shown}>"
 
     def _state(self) -> str | None:
         path = self.path / "state.json"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from gradus import _native
-from gradus._arrays import floats, numbers, token_ids
+from gradus._arrays import floats, numbers, one_text, seed_of, token_ids
 from gradus._errors import ConfigError
 from gradus._model import sampling
 
@@ -95,7 +95,7 @@ class Trainer:
                 "hint: pass `lora=16` to train an adapter, or leave `weights` out"
             )
         self._trainer = _native.NativeTrainer(
-            os.fspath(model), adapter, weights, compute, device, list(betas), epsilon, weight_decay, seed
+            os.fspath(model), adapter, weights, compute, device, list(betas), epsilon, weight_decay, seed_of(seed)
         )
 
     @property
@@ -105,7 +105,7 @@ class Trainer:
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """Return the ids of a text."""
-        return self._trainer.encode(text, add_special_tokens)
+        return self._trainer.encode(one_text(text), add_special_tokens)
 
     def decode(self, ids: Ids, *, skip_special_tokens: bool = True) -> str:
         """Return the text of ids."""
@@ -164,7 +164,7 @@ class Trainer:
         if group_size < 1:
             raise ValueError(f"`group_size` is {group_size}, but must be at least 1")
         given = [token_ids(prompt, f"prompt {number}") for number, prompt in enumerate(prompts, 1)]
-        found = self._trainer.sample(given, group_size, sampling(params), seed)
+        found = self._trainer.sample(given, group_size, sampling(params), seed_of(seed))
         return [
             Sample(one["completion_ids"], floats(one["logprobs"]), floats(one["sampled_logprobs"]), one["stop"])
             for one in found

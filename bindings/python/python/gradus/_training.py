@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gradus import _native
 from gradus._callables import Callables, Rewards
-from gradus._data import as_path
+from gradus._data import as_path, limit_of
 from gradus._errors import ConfigError
 from gradus._model import Model
 from gradus._progress import Watcher
@@ -36,6 +36,14 @@ def _name_model(given: dict[str, Any]) -> None:
         )
 
 
+def _max_rows(given: dict[str, Any]) -> int | None:
+    """Return the number of rows of ``data`` that the run reads from the start, if the arguments limit it."""
+    part = given.get("train")
+    train = {**(part if isinstance(part, Mapping) else {}), **{name: value for name, value in given.items() if value is not None}}
+    # Rows are drawn at random from all rows.
+    return None if train.get("max_rows_at_random") else limit_of(train.get("max_rows"))
+
+
 def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any]:
     """Return the arguments that are keys of the configuration, with functions and tables replaced by configuration values."""
     reward = given.pop("reward", None)
@@ -50,7 +58,8 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
             continue
         # A mapping as in a configuration describes the source of the rows (`{"task": …}`, `{"from": …, "split": …}`).
         is_part = isinstance(rows, dict) and bool({"from", "task", "split"} & rows.keys())
-        keys[name] = callables.replace_functions(rows) if is_part else as_path(rows, name)
+        limit = _max_rows(given) if name == "data" else None
+        keys[name] = callables.replace_functions(rows) if is_part else as_path(rows, name, max_rows=limit)
     if reward is not None:
         keys["reward"] = callables.reward(reward, weights, timeout_s)
     elif weights is not None or timeout_s is not None:

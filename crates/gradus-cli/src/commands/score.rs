@@ -1,5 +1,6 @@
 //! `gradus score`: log-probabilities, rewards or labels of given rows as JSON lines, in the order of the rows.
 
+use gradus::Error;
 use gradus::data::{RowLocation, Side};
 use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
 use gradus::model::Precision;
@@ -12,7 +13,7 @@ use super::device::DeviceArgs;
 use super::generate::max_rows;
 use super::text::TextArgs;
 use crate::output::Output;
-use crate::watch::{fetch, fetch_data};
+use crate::watch::{fetch, fetch_data, is_interrupted};
 
 /// Arguments of `gradus score`.
 #[derive(Debug, clap::Args)]
@@ -75,6 +76,14 @@ struct ScoreLine<T> {
     of_row: T,
 }
 
+/// Prints the score of a row. A host program stops the command here.
+fn print<T: Serialize>(out: &Output, place: Option<String>, of_row: T) -> anyhow::Result<()> {
+    if is_interrupted() {
+        return Err(Error::Interrupted.into());
+    }
+    out.json_line(&ScoreLine { place, of_row })
+}
+
 /// Scores the rows, and prints each one as soon as it has a score.
 pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
     let remarks = score(args, out)?;
@@ -103,9 +112,8 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
         fetch(&options.model, out)?;
         fetch_data(&options.data, out)?;
         let mut bar = out.counter("rows");
-        return classes(&options, &mut |done, total| bar.set(done, total), &mut |at, of_row| {
-            out.json_line(&ScoreLine { place: place(at), of_row })
-        });
+        let mut progress = |done, total| bar.set(done, total);
+        return classes(&options, &mut progress, &mut |at, of_row| print(out, place(at), of_row));
     }
     let is_reward = args.reward_model.is_some();
     let options = ScoreOptions {
@@ -124,11 +132,7 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
     let mut bar = out.counter("rows");
     let mut progress = |done: usize, total: usize| bar.set(done, total);
     match is_reward {
-        true => {
-            rewards(&options, &mut progress, &mut |at, of_row| out.json_line(&ScoreLine { place: place(at), of_row }))
-        }
-        false => {
-            logprobs(&options, &mut progress, &mut |at, of_row| out.json_line(&ScoreLine { place: place(at), of_row }))
-        }
+        true => rewards(&options, &mut progress, &mut |at, of_row| print(out, place(at), of_row)),
+        false => logprobs(&options, &mut progress, &mut |at, of_row| print(out, place(at), of_row)),
     }
 }

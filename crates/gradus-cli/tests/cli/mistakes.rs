@@ -107,7 +107,7 @@ fn a_reward_that_judges_nothing_ends_the_run_after_all_prompts() {
     assert!(
         run.stderr.ends_with(
             "error: the reward `command` has scored none of the 6 completions so far\n\
-             hint: `null` means that a reward does not apply to a row; return a number where it does\n"
+             hint: a reward may answer `null` (Python: `None`) for rows to which it does not apply; return a number for other rows\n"
         ),
         "{}",
         run.stderr

@@ -289,7 +289,7 @@ pub(crate) fn nothing_scored(name: &str, rollouts: &Rollouts, count: usize) -> E
         return environment::no_reward(&ends);
     }
     Error::input(format!("the reward `{name}` has scored none of the {count} completions so far"))
-        .with_hint("`null` means that a reward does not apply to a row; return a number where it does")
+        .with_hint("a reward may answer `null` (Python: `None`) for rows to which it does not apply; return a number for other rows")
 }
 
 /// Computes sequence-level scores from one value per rollout.

@@ -8,7 +8,7 @@ Every argument of TRL 1.16's trainers and configurations is honored, has no effe
 hint. docs/trl.md lists them all. Neither TRL nor PyTorch is loaded.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gradus.trl._configs import DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
 from gradus.trl._state import TrainerControl, TrainerState, TrainOutput
@@ -33,9 +33,25 @@ __all__ = [
 ]
 
 _DISTILLATION = "call `gradus.distill`, which trains a student to imitate a teacher"
+_SAMPLES = "gradus does not have this method; `GRPOTrainer`, `RLOOTrainer` and `gradus.ppo` train on sampled completions"
+_OF_METHODS = {
+    "AlignProp": "gradus trains language models only",
+    "BCO": "call `gradus.kto`, or `gradus.dpo` with `loss_type=\"bco_pair\"`",
+    "CPO": "call `gradus.cpo`, or `gradus.simpo` for SimPO",
+    "DDPO": "gradus trains language models only",
+    "Distillation": _DISTILLATION,
+    "GKD": _DISTILLATION,
+    "IterativeSFT": "call `gradus.sft`",
+    "NashMD": _SAMPLES,
+    "ORPO": "call `gradus.orpo`",
+    "OnlineDPO": _SAMPLES,
+    "PPO": "call `gradus.ppo`",
+    "PRM": "call `gradus.classify` with a label for each token",
+    "XPO": _SAMPLES,
+}
+"""Methods of TRL, also of earlier versions and of `trl.experimental`, that have no trainer here."""
 _INSTEAD = {
-    "DistillationConfig": _DISTILLATION,
-    "DistillationTrainer": _DISTILLATION,
+    **{f"{method}{kind}": instead for method, instead in _OF_METHODS.items() for kind in ("Config", "Trainer")},
     "DatasetMixtureConfig": "import it from `trl`",
     "ModelConfig": "import it from `trl`",
     "ScriptArguments": "import it from `trl`",
@@ -47,8 +63,11 @@ _INSTEAD = {
 """Other names of TRL, with the alternative in gradus."""
 
 
-def __getattr__(name: str) -> Any:
-    if name in _INSTEAD:
-        # `from gradus.trl import NAME` shows only the text of an `ImportError`.
-        raise ImportError(f"gradus.trl has no `{name}`: {_INSTEAD[name]}", name=__name__)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# Type checkers would accept every name.
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> Any:
+        if name in _INSTEAD:
+            # `from gradus.trl import NAME` shows only the text of an `ImportError`.
+            raise ImportError(f"gradus.trl has no `{name}`: {_INSTEAD[name]}", name=__name__)
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -79,7 +79,11 @@ COMMON: Mapping[str, Treatment] = {
     ),
     "gradient_accumulation_steps": Honored(("batch_size",), "see `per_device_train_batch_size`", by="batch"),
     "num_train_epochs": Honored(("epochs",), "without `max_steps`", by="steps"),
-    "max_steps": Honored(("max_steps",), "above 0 it takes precedence over `num_train_epochs`", by="steps"),
+    "max_steps": Honored(
+        ("max_steps", "max_rows"),
+        "above 0 it takes precedence over `num_train_epochs`; of an iterable without a length, only the rows for so many steps are read",
+        by="steps",
+    ),
     "learning_rate": same("learning_rate"),
     "lr_scheduler_type": Honored(
         ("lr_schedule",),
@@ -336,9 +340,9 @@ _ONLINE: Mapping[str, Treatment] = {
         by="steps",
     ),
     "max_steps": Honored(
-        ("max_steps",),
+        ("max_steps", "max_rows"),
         "gradus counts iterations of sampling and training, each of one or more optimizer steps; the number is divided by "
-        "those steps, as are all intervals",
+        "those steps, as are all intervals; of an iterable without a length, only the rows for so many steps are read",
         by="steps",
     ),
     "remove_unused_columns": Refused(

@@ -80,7 +80,7 @@ def without_effect(args: BaseConfig) -> None:
         if isinstance(treatment, NoEffect)
     ]
     if reasons:
-        warnings.warn(f"these arguments have no effect on the results of gradus: {'; '.join(reasons)}", stacklevel=4)
+        warnings.warn(f"these arguments have no effect on the results of gradus: {'; '.join(reasons)}", stacklevel=5)
 
 
 def _given(args: BaseConfig) -> Iterable[tuple[str, Treatment]]:
@@ -114,7 +114,11 @@ def names_of_keys(text: str, config: str) -> list[str]:
 
 
 def unknown(cls: str, name: str, known: Iterable[str]) -> str:
-    """Returns the error text for a name that no field has."""
+    """Returns the error text for a name that no field of a configuration, or no argument of a trainer, has."""
+    config = cls.replace("Trainer", "Config")
+    current = EARLIER.get(name, name)
+    if cls in TRAINERS and current in fields_of(config):
+        return f"{cls} has no argument `{name}`: it is in the configuration. Write `args={config}({current}=...)`."
     if name in GONE:
         return f"{cls} has no argument `{name}`. {GONE[name]}."
     if name in EARLIER:

@@ -54,6 +54,12 @@ def rows_of(data: Any) -> int | None:
         return None
 
 
+def is_stream(data: Any) -> bool:
+    """Whether the data are rows that can only be read one after the other, and that may have no end."""
+    is_other = isinstance(data, (str, os.PathLike)) or hasattr(data, "__arrow_c_stream__")
+    return isinstance(data, Iterable) and not is_other and rows_of(data) is None
+
+
 class Mapped(Iterable[Mapping[str, Any]]):
     """Rows that a function changes while they are read. They can be read repeatedly."""
 

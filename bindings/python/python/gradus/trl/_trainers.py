@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import json
 import os
@@ -15,7 +16,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
 
-from gradus.trl import _check, _objects
+from gradus.trl import _check, _objects, _overrides
 from gradus.trl._arguments import TRAINERS
 from gradus.trl._check import error, shown
 from gradus.trl._configs import BaseConfig, DPOConfig, GRPOConfig, KTOConfig, RewardConfig, RLOOConfig, SFTConfig
@@ -24,6 +25,7 @@ from gradus.trl._state import Callbacks, Means, TrainerControl, TrainerState, Tr
 from gradus.trl._translate import ALL, EVAL_NAMES, TrainerArguments, Translated, translate
 
 _Value = TypeVar("_Value")
+_Class = TypeVar("_Class")
 
 _START: Final = "start"
 """The folder in the run directory for models and tokenizers that were objects in memory."""
@@ -58,8 +60,9 @@ class Trainer:
 
     def _begin(self, arguments: dict[str, Any]) -> None:
         """Checks all arguments and determines the keys. Nothing is read or written yet."""
-        cls = next(base for base in type(self).__mro__ if base.__name__ in TRAINERS)
+        cls = self._class()
         name = cls.__name__
+        _overrides.refuse_subclass(type(self), cls)
         arguments = {key: value for key, value in arguments.items() if key in TRAINERS[name]}
         self.args = self._configuration(arguments)
         _check.config(self.args)
@@ -88,8 +91,13 @@ class Trainer:
         self.accelerator = _Accelerator()
         self._translated = self._translate()
         for note in self._translated.notes:
-            warnings.warn(note, stacklevel=3)
+            warnings.warn(note, stacklevel=4)
         self._call("on_init_end")
+
+    @classmethod
+    def _class(cls) -> type[Trainer]:
+        """Returns the trainer of this module that a user's class inherits from."""
+        return next(base for base in cls.__mro__ if base.__module__ == __name__)
 
     def _configuration(self, arguments: Mapping[str, Any]) -> BaseConfig:
         args = arguments["args"]
@@ -111,6 +119,7 @@ class Trainer:
                 config=self._config.__name__,
                 arguments=self._arguments,
                 rows=_objects.rows_of(self.train_dataset),
+                is_stream=_objects.is_stream(self.train_dataset),
                 has_callbacks=len(self.callback_handler) > 0,
             )
         )
@@ -149,6 +158,7 @@ class Trainer:
                 "`train()` was called twice. Create a new trainer: with `model=trainer.run` it starts from the trained model, and with "
                 "a larger `max_steps`, `train(resume_from_checkpoint=True)` resumes the run."
             )
+        _overrides.refuse(self._class().__name__, "trainer", vars(self))
         if self.train_dataset is None:
             raise error("`train_dataset` is `None`, but there must be rows to train on. Give it to the trainer.")
         began = time.monotonic()
@@ -527,6 +537,9 @@ class _Watcher:
         state.global_step, state.max_steps = step * each, total * each
         of_training = (name for name in metrics if not name.startswith(("eval_", "test_")) and name != "step")
         trained = trainer._renamed({name: metrics[name] for name in of_training})
+        epoch = trained.get("epoch")
+        if epoch is not None and translated.batches is not None:
+            trained["epoch"] = translated.batches.epoch(step, epoch)
         state.epoch = trained.get("epoch", state.epoch)
         state.num_input_tokens_seen = int(trained.get("num_tokens") or 0)
         self._examples = trained.get("num_examples") or self._examples
@@ -584,6 +597,23 @@ class _Watcher:
         return found if state.epoch is None else {**found, "epoch": state.epoch}
 
 
+def _trainer(cls: type[_Class]) -> type[_Class]:
+    """Makes a trainer that rejects unknown arguments with a hint."""
+    init = vars(cls)["__init__"]
+
+    @functools.wraps(init)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:
+        known = TRAINERS[cls.__name__]
+        for name in kwargs:
+            if name not in known:
+                raise TypeError(_check.unknown(cls.__name__, name, known))
+        init(self, *args, **kwargs)
+
+    setattr(cls, "__init__", __init__)
+    return cls
+
+
+@_trainer
 class SFTTrainer(Trainer):
     """Supervised fine-tuning: `gradus.sft` with the arguments of TRL."""
 
@@ -611,6 +641,7 @@ class SFTTrainer(Trainer):
         self._begin(locals())
 
 
+@_trainer
 class DPOTrainer(Trainer):
     """Direct preference optimization: `gradus.dpo` with the arguments of TRL."""
 
@@ -635,6 +666,7 @@ class DPOTrainer(Trainer):
         self._begin(locals())
 
 
+@_trainer
 class GRPOTrainer(Trainer):
     """Group relative policy optimization: `gradus.grpo` with the arguments of TRL."""
 
@@ -663,6 +695,7 @@ class GRPOTrainer(Trainer):
             _need_rewards(reward_funcs)
 
 
+@_trainer
 class KTOTrainer(Trainer):
     """Kahneman-Tversky optimization: `gradus.kto` with the arguments of TRL."""
 
@@ -687,6 +720,7 @@ class KTOTrainer(Trainer):
         self._begin(locals())
 
 
+@_trainer
 class RLOOTrainer(Trainer):
     """REINFORCE with a leave-one-out baseline: `gradus.rloo` with the arguments of TRL."""
 
@@ -711,6 +745,7 @@ class RLOOTrainer(Trainer):
         _need_rewards(reward_funcs)
 
 
+@_trainer
 class RewardTrainer(Trainer):
     """Reward models: `gradus.reward_model` with the arguments of TRL."""
 

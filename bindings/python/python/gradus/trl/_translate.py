@@ -35,9 +35,29 @@ class TrainerArguments:
     """The other arguments of the trainer, by name."""
     rows: int | None = None
     """The number of rows to train on, if known."""
+    is_stream: bool = False
+    """Whether the rows come from an iterable without a length, which may have no end."""
     has_callbacks: bool = False
     notes: list[str] = field(default_factory=list)
     """Approximations, as sentences for a warning."""
+
+
+@dataclass(frozen=True)
+class Batches:
+    """The batches of an epoch, of which TRL combines several in a step. A batch has the rows of one forward pass."""
+
+    of_epoch: int
+    of_step: int
+
+    def epoch(self, step: int, known: float) -> float:
+        """Returns the epochs after a step, as transformers counts them: by batches. `known` is their number by steps, which is kept if it
+        belongs to another number of rows.
+        """
+        steps = math.ceil(self.of_epoch / self.of_step)
+        if known <= 0 or round(step / known) != steps:
+            return known
+        epochs, rest = divmod(step, steps)
+        return epochs + rest * self.of_step / self.of_epoch
 
 
 @dataclass
@@ -52,6 +72,8 @@ class Translated:
     log_first: bool
     evaluates: bool
     """Whether held-out rows are evaluated during the run."""
+    batches: Batches | None
+    """The batches of an epoch, for methods that do not sample and a known number of rows."""
     notes: list[str]
 
 
@@ -82,6 +104,7 @@ def translate(trainer: TrainerArguments) -> Translated:
         log_every=_log_every(trainer),
         log_first=trainer.args.logging_first_step,
         evaluates=_evaluates(trainer),
+        batches=_batches(trainer),
         notes=trainer.notes,
     )
 
@@ -172,6 +195,13 @@ def _rows_of_step(trainer: TrainerArguments) -> int:
     return trainer.args.per_device_train_batch_size * trainer.args.gradient_accumulation_steps
 
 
+def _batches(trainer: TrainerArguments) -> Batches | None:
+    packed = isinstance(trainer.args, SFTConfig) and trainer.args.packing
+    if not trainer.rows or packed or is_online(trainer):
+        return None
+    return Batches(math.ceil(trainer.rows / trainer.args.per_device_train_batch_size), trainer.args.gradient_accumulation_steps)
+
+
 def _per_iteration(trainer: TrainerArguments) -> int:
     return _Rollouts.of(trainer).optimizer_steps if is_online(trainer) else 1
 
@@ -244,7 +274,15 @@ def _steps(trainer: TrainerArguments) -> Keys:
     steps = math.ceil(args.max_steps / each)
     if steps * each != args.max_steps:
         trainer.notes.append(f"`max_steps={args.max_steps}` becomes {steps * each} optimizer steps: an iteration has {each}")
-    return {"max_steps": steps}
+    return {"max_steps": steps, **({"max_rows": _rows_of_run(trainer, steps)} if trainer.is_stream else {})}
+
+
+def _rows_of_run(trainer: TrainerArguments, steps: int) -> int:
+    """Returns the largest number of rows that a run of so many steps of gradus uses."""
+    args = trainer.args
+    # A block of packed rows holds at most one row for each of its tokens.
+    packed = (args.max_length or 1) if isinstance(args, SFTConfig) and args.packing else 1
+    return min(steps * _rows_of_step(trainer) * packed, ALL)
 
 
 def _output(trainer: TrainerArguments) -> Keys:
