@@ -174,7 +174,7 @@ impl RunContext<'_> {
         };
         let recorder = recorder.on(ranks).with_remarks(remarks);
         let recorder = recorder.reading(self.start.data.get().cloned(), self.models.clone());
-        Ok(recorder.described_by(self.plan.to_yaml()))
+        Ok(recorder.described_by(self.plan))
     }
 
     /// Writes `results.json` (held-out metrics before and after, the last logged ones, the best, the effort), charts and report.
