@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::activation::{Activation, FeedForward};
 use super::bart::{BlockSettings, EPSILON, EncoderLayer, Probabilities};
-use super::body::{Body, Running, TrunkInfo};
+use super::body::{Body, Running, TrunkInfo, equal_heads};
 use super::build::Builder;
 use super::context::Context;
 use super::defaults::{deviation, tenth, yes};
@@ -160,17 +160,8 @@ impl OptModel {
 
     /// Shape of every block's attention.
     fn attention_shape(&self) -> AttentionShape {
-        let heads = self.config.num_attention_heads;
-        let head_dim = self.config.hidden_size / heads;
-        AttentionShape {
-            heads,
-            kv_heads: heads,
-            head_dim,
-            scale: (head_dim as f32).powf(-0.5),
-            mask: Mask::Causal,
-            cap: None,
-            precision: self.running.compute,
-        }
+        let (width, heads) = (self.config.hidden_size, self.config.num_attention_heads);
+        equal_heads(width, heads, Mask::Causal, self.running.compute)
     }
 }
 

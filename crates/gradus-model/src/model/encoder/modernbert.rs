@@ -12,9 +12,10 @@ use gradus_kernels::{AttentionShape, Mask, Precision, Table, attention_with, rop
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::block::{Problem, Sizes, check_probabilities, check_sizes, shape, stack};
+use super::block::{Problem, Sizes, check_probabilities, check_sizes, stack};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Gate;
+use crate::model::body::equal_heads;
 use crate::model::build::Builder;
 use crate::model::defaults::{deviation, gelu};
 use crate::model::directory::ModelDir;
@@ -195,9 +196,9 @@ impl ModernBertModel {
         ])?;
         let gate = Gate::named("hidden_activation", &config.hidden_activation)?;
         let views = config.layer_types()?.into_iter().map(|kind| match kind {
-            LayerType::FullAttention => (shape(d, heads, Mask::Bidirectional, Precision::F32), 0),
+            LayerType::FullAttention => (equal_heads(d, heads, Mask::Bidirectional, Precision::F32), 0),
             LayerType::SlidingAttention => {
-                (shape(d, heads, Mask::BidirectionalWindow(config.local_attention / 2), Precision::F32), 1)
+                (equal_heads(d, heads, Mask::BidirectionalWindow(config.local_attention / 2), Precision::F32), 1)
             }
         });
         let views = views.collect();
