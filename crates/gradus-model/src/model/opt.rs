@@ -5,7 +5,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Mask, attention_with, recompute};
+use gradus_kernels::{AttentionShape, Mask};
 use serde::Deserialize;
 
 use super::activation::{Activation, FeedForward};
@@ -195,12 +195,13 @@ impl Body for OptModel {
                 normalizes_before: self.config.do_layer_norm_before,
             };
             let extras = settings.extras(DropoutSite::Attention);
-            x = match again.clone() {
-                Some(segments) => recompute(layer, x, move |layer: &EncoderLayer, x| {
-                    layer.forward(x, settings, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
-                }),
-                None => layer.forward(x, settings, |qkv| context.attend(block, shape, extras, qkv)),
-            };
+            x = context.run_layer(
+                again.clone(),
+                (block, shape, extras),
+                layer,
+                x,
+                move |layer: &EncoderLayer, x, attend| layer.forward(x, settings, attend),
+            );
         }
         let x = match &decoder.final_layer_norm {
             Some(norm) => norm.forward(x),
