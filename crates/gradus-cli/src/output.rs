@@ -424,8 +424,15 @@ pub fn translate_unknown(error: &mut clap::Error, command: Option<&str>) {
     let columns = (given == "--column").then(|| {
         "write a file with renamed columns: `gradus data convert FILE --column prompt=YOURS --output NEW`".to_owned()
     });
-    if let Some(hint) =
-        path.or(columns).or_else(|| translate(given.starts_with('-').then_some(&*given)?, method, Spelling::Flag))
+    // The same names are keys of training, with another meaning.
+    let samples = matches!(command, Some("generate" | "chat"));
+    let length = given.strip_suffix("-length").filter(|end| samples && ["--max", "--min"].contains(end)).map(|end| {
+        format!("`{end}-new-tokens` limits the tokens that are added to the prompt; the prompt does not count")
+    });
+    if let Some(hint) = path
+        .or(columns)
+        .or(length)
+        .or_else(|| translate(given.starts_with('-').then_some(&*given)?, method, Spelling::Flag))
     {
         error.remove(ContextKind::SuggestedArg);
         // The usage belongs to clap's suggestion.

@@ -38,9 +38,9 @@ impl Pace {
         Self { started: now, before, last: (before, now) }
     }
 
-    fn reach(&mut self, position: u64) {
+    fn reach(&mut self, position: u64, now: Instant) {
         if position != self.last.0 {
-            self.last = (position, Instant::now());
+            self.last = (position, now);
         }
     }
 
@@ -86,33 +86,47 @@ struct Lines {
     what: String,
     total: u64,
     pace: Cell<Pace>,
+    numbers: RefCell<String>,
     shown: Cell<Option<Instant>>,
     out: Output,
 }
 
 impl Lines {
     /// Returns whether the last line is old enough for a new one.
-    fn is_due(&self) -> bool {
-        self.shown.get().is_none_or(|last| last.elapsed() >= LINE_INTERVAL)
+    fn is_due(&self, now: Instant) -> bool {
+        self.shown.get().is_none_or(|last| now.duration_since(last) >= LINE_INTERVAL)
     }
 
-    fn show(&self, text: &str) {
-        let now = Instant::now();
+    fn show(&self, text: &str, now: Instant) {
         self.shown.set(Some(now));
         let (pace, total) = (self.pace.get(), self.total);
         let line = format!("{} {}/{total} {} {text}", self.what, pace.last.0, pace.describe(total, now));
         self.out.note(line.trim_end());
     }
 
-    fn set(&self, position: u64, numbers: &str) {
+    fn set(&self, position: u64, numbers: &str, now: Instant) {
         let mut pace = self.pace.get();
-        pace.reach(position);
+        pace.reach(position, now);
         self.pace.set(pace);
+        numbers.clone_into(&mut self.numbers.borrow_mut());
         // Before the first unit is done, there is no rate to show.
-        if pace.seconds_each().is_some() && (self.is_due() || position == self.total) {
-            self.show(numbers);
+        if pace.seconds_each().is_some() && (self.is_due(now) || position == self.total) {
+            self.show(numbers, now);
         }
     }
+
+    fn within(&self, text: &str, now: Instant) {
+        // A unit shorter than the interval is shown with its numbers when it is done.
+        let is_long = now.duration_since(self.pace.get().last.1) >= LINE_INTERVAL;
+        if is_long && self.is_due(now) {
+            self.show(&beside(text, &self.numbers), now);
+        }
+    }
+}
+
+/// Formats the progress within a unit, followed by the numbers of the unit before it.
+fn beside(text: &str, numbers: &RefCell<String>) -> String {
+    format!("{text}  {}", numbers.borrow()).trim_end().to_owned()
 }
 
 impl Progress {
@@ -150,7 +164,7 @@ impl Progress {
     /// Creates progress in plain lines, for logs.
     pub fn lines(what: &str, total: u64, out: Output) -> Self {
         let (what, pace, shown) = (what.to_owned(), Cell::new(Pace::new(0)), Cell::new(None));
-        Self(Kind::Lines(Lines { what, total, pace, shown, out }))
+        Self(Kind::Lines(Lines { what, total, pace, numbers: RefCell::default(), shown, out }))
     }
 
     /// Starts at `position`, which an earlier run reached and which does not count for the rate.
@@ -170,12 +184,12 @@ impl Progress {
         match &self.0 {
             Kind::Silent => {}
             Kind::Bar(bar) => {
-                bar.pace(|pace| pace.reach(position));
+                bar.pace(|pace| pace.reach(position, Instant::now()));
                 bar.bar.set_position(position);
                 bar.bar.set_message(numbers.to_owned());
                 *bar.numbers.borrow_mut() = numbers.to_owned();
             }
-            Kind::Lines(lines) => lines.set(position, numbers),
+            Kind::Lines(lines) => lines.set(position, numbers, Instant::now()),
         }
     }
 
@@ -183,12 +197,8 @@ impl Progress {
     pub fn within(&self, text: &str) {
         match &self.0 {
             Kind::Silent => {}
-            Kind::Bar(bar) => bar.bar.set_message(format!("{text}  {}", bar.numbers.borrow()).trim_end().to_owned()),
-            // A step shorter than the interval is shown when it is done.
-            Kind::Lines(lines) if lines.is_due() && lines.pace.get().started.elapsed() >= LINE_INTERVAL => {
-                lines.show(text)
-            }
-            Kind::Lines(_) => {}
+            Kind::Bar(bar) => bar.bar.set_message(beside(text, &bar.numbers)),
+            Kind::Lines(lines) => lines.within(text, Instant::now()),
         }
     }
 
@@ -266,6 +276,28 @@ impl Drop for Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lines_have_the_numbers_of_the_last_unit() {
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        let out = Output::captured();
+        let Progress(Kind::Lines(lines)) = Progress::lines("training", 700, out.clone()) else { unreachable!() };
+        lines.pace.set(Pace { started: start, before: 0, last: (0, start) });
+        lines.within("accumulated 0/64", at(4));
+        lines.set(1, "loss 2.5", at(5));
+        // The unit has just begun, so its line would only replace the numbers of the next one.
+        lines.within("accumulated 0/64", at(5));
+        lines.within("accumulated 0/64", at(14));
+        lines.set(2, "loss 2.4", at(16));
+        // This unit is long.
+        lines.within("accumulated 32/64", at(30));
+        let shown = out.take().messages;
+        assert_eq!(shown.len(), 3, "{shown:?}");
+        assert!(shown[0].starts_with("training 1/700 ") && shown[0].ends_with(" loss 2.5"), "{shown:?}");
+        assert!(shown[1].starts_with("training 2/700 ") && shown[1].ends_with(" loss 2.4"), "{shown:?}");
+        assert!(shown[2].ends_with(" accumulated 32/64  loss 2.4"), "{shown:?}");
+    }
 
     #[test]
     fn the_time_left_is_unknown_before_a_unit_is_done_and_counts_down_within_one() {

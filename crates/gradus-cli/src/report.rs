@@ -13,20 +13,10 @@ const USAGE: u8 = 2;
 /// Interrupted by the user, after a checkpoint.
 const INTERRUPTED: u8 = 130;
 
-/// Message for an interruption that `--resume` cannot continue from.
-#[derive(Debug, Clone, Copy)]
-pub struct NotResumed(pub &'static str);
-
-impl std::fmt::Display for NotResumed {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.0)
-    }
-}
-
-/// Converts the error of a command that cannot be resumed.
-pub fn not_resumed(error: Error) -> anyhow::Error {
+/// Adds to an interruption what was saved and how to continue. Other errors stay as they are.
+pub fn interrupted(error: Error, text: impl FnOnce() -> String) -> anyhow::Error {
     match error {
-        Error::Interrupted => anyhow::Error::new(error).context(NotResumed("interrupted")),
+        Error::Interrupted => anyhow::Error::new(error).context(text()),
         error => error.into(),
     }
 }
@@ -83,8 +73,8 @@ fn render(error: &anyhow::Error, paint: Paint) -> String {
         Some(Error::Config(problems)) => {
             problems.iter().map(|problem| diagnostic(problem, paint)).collect::<Vec<_>>().join("\n")
         }
-        Some(Error::Interrupted) if error.is::<NotResumed>() => format!("{error}\n"),
-        Some(Error::Interrupted) => "interrupted; a checkpoint was saved: resume with `--resume`\n".to_owned(),
+        // Only the command knows what it saved, and adds it as a context.
+        Some(Error::Interrupted) => format!("{error}\n"),
         Some(known) => {
             // A context, such as the rank, comes first.
             let (outermost, message) = (error.to_string(), known.to_string());

@@ -40,9 +40,9 @@ pub struct Watcher<'a> {
 }
 
 impl<'a> Watcher<'a> {
-    /// Starts to handle Ctrl-C. The first asks the run to stop after a checkpoint, the second ends it immediately.
-    pub fn new(out: &'a Output) -> Self {
-        catch_interrupts(Some((out, STOPPING_TRAINING)));
+    /// Starts to handle Ctrl-C. The first prints `answer` and asks the run to stop, the second ends it immediately.
+    pub fn new(out: &'a Output, answer: &'static str) -> Self {
+        catch_interrupts(Some((out, answer)));
         Self { out, phase: String::new(), progress: Progress::silent() }
     }
 
@@ -110,8 +110,8 @@ pub fn interrupt_of(starts_program: bool, out: &Output) -> Interrupt {
     interrupt()
 }
 
-/// Message after the first Ctrl-C of commands that write a run directory.
-const STOPPING_TRAINING: &str = "stopping: training ends the current work and writes a checkpoint if a step is finished; press Ctrl-C again to stop now and keep only the last checkpoint";
+/// Message after the first Ctrl-C of commands whose runs can be resumed.
+pub const STOPPING_TRAINING: &str = "stopping: training ends the current work and writes a checkpoint if a step is finished; press Ctrl-C again to stop now and keep only the last checkpoint";
 /// Message after the first Ctrl-C of other commands.
 pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 

@@ -17,7 +17,7 @@ use gradus_environments::process::spawn;
 use serde_json::json;
 
 use crate::output::Output;
-use crate::watch::Watcher;
+use crate::watch::{STOPPING, Watcher};
 
 /// Arguments of `gradus cluster`.
 #[derive(Debug, Args)]
@@ -145,7 +145,7 @@ impl Job {
 
 /// Computes the memory in gigabytes of a machine with `on_machine` of the run's ranks: the forecast plus a quarter.
 pub(super) fn gigabytes(plan: &Plan, ranks: u64, on_machine: u32, out: &Output) -> anyhow::Result<u64> {
-    let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out));
+    let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out, STOPPING));
     let workload = workload.context("the memory cannot be forecast on this machine; set it with `--memory`")?;
     let of_rank = workload.forecast().peak_bytes as f64;
     Ok((of_rank * f64::from(on_machine) * 1.25 / 1e9).ceil() as u64)

@@ -11,7 +11,8 @@ use gradus::run::{Existing, RunDir};
 
 use crate::flags::MethodFlags;
 use crate::output::Output;
-use crate::watch::Watcher;
+use crate::report::interrupted;
+use crate::watch::{STOPPING_TRAINING, Watcher};
 
 /// Adds the arguments of `gradus compare`.
 pub fn arguments(command: Command) -> Command {
@@ -91,7 +92,9 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let judge = Plan::check_all(&written.judge, &machine)?.into_iter().map(on_existing).next();
     gradus::threads::use_threads(runs.first().and_then(|plan| plan.train().threads))?;
     let input = ComparisonInput { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
-    let comparison = gradus::compare::run(&input, &mut Watcher::new(out))?;
+    let comparison = gradus::compare::run(&input, &mut Watcher::new(out, STOPPING_TRAINING)).map_err(|error| {
+        interrupted(error, || "interrupted: the same command with `--resume` resumes the comparison".to_owned())
+    })?;
     Ok((comparison, written.output_dir.join("comparison")))
 }
 

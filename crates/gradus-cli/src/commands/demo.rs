@@ -8,8 +8,8 @@ use gradus::run::Existing;
 
 use super::device::DeviceArgs;
 use crate::output::Output;
-use crate::report::NotResumed;
-use crate::watch::Watcher;
+use crate::report::interrupted;
+use crate::watch::{STOPPING, Watcher};
 
 /// Arguments of `gradus demo`.
 #[derive(Debug, clap::Args)]
@@ -46,12 +46,8 @@ pub fn run(args: DemoArgs, out: &Output) -> anyhow::Result<()> {
         ));
         return if out.is_json() { out.result(&results, String::new) } else { Ok(()) };
     }
-    let report = gradus::demo::run(&options, &mut Watcher::new(out)).map_err(|error| match error {
-        gradus::Error::Interrupted => {
-            anyhow::Error::new(error).context(NotResumed("interrupted; `--overwrite` starts it from the beginning"))
-        }
-        other => other.into(),
-    })?;
+    let report = gradus::demo::run(&options, &mut Watcher::new(out, STOPPING))
+        .map_err(|error| interrupted(error, || "interrupted; `--overwrite` starts it from the beginning".to_owned()))?;
     out.note(format_args!("all files are in {}; each `.yml` file repeats one run", options.output_dir.display()));
     out.result(&report, || text(&report))
 }

@@ -24,7 +24,6 @@ use super::generate::{BeamArgs, SamplingArgs, max_rows};
 use super::text::TextArgs;
 use crate::flags;
 use crate::output::Output;
-use crate::report::not_resumed;
 use crate::table::aligned;
 use crate::watch::{fetch, fetch_data, fetch_rows, interrupt_of, short};
 
@@ -191,9 +190,9 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
         || options.metrics.iter().any(MetricConfig::starts_program)
         || options.data.task.as_ref().is_some_and(TaskConfig::starts_program);
     let interrupt = interrupt_of(asks, out);
-    let evaluation = ModelEvaluation::open(&options, &interrupt).map_err(not_resumed)?;
+    let evaluation = ModelEvaluation::open(&options, &interrupt)?;
     refuse_unread(matches, evaluation.kind())?;
-    let found = evaluation.run(&interrupt).map_err(not_resumed)?;
+    let found = evaluation.run(&interrupt)?;
     drop(spinner);
     if let Some(file) = &predictions {
         let line = |sample: &Prediction| serde_json::to_string(sample).map(|line| line + "\n");
@@ -300,7 +299,7 @@ fn metrics(args: &EvalArgs, out: &Output) -> anyhow::Result<()> {
     fetch_data(&options.data, out)?;
     let spinner = out.spinner("measuring");
     let asks = options.metrics.iter().any(MetricConfig::starts_program);
-    let found = measure(&options, &interrupt_of(asks, out)).map_err(not_resumed)?;
+    let found = measure(&options, &interrupt_of(asks, out))?;
     drop(spinner);
     found.remarks.iter().for_each(|remark| out.warn(remark));
     warn_undefined(&found.values, out);

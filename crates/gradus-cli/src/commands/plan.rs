@@ -14,7 +14,7 @@ use super::train;
 use crate::flags;
 use crate::output::Output;
 use crate::table::{aligned, bytes};
-use crate::watch::Watcher;
+use crate::watch::{STOPPING, Watcher};
 
 /// Output with `--json`.
 #[derive(Debug, Serialize)]
@@ -46,7 +46,7 @@ pub fn run(matches: &ArgMatches, out: &Output) -> anyhow::Result<()> {
     let plan = if ranks.is_some() { plan.on_ranks() } else { plan };
     let ranks = ranks.unwrap_or(1);
     plan.check_ranks(ranks)?;
-    let workload = forecast::workload(&plan, ranks as usize, &mut Watcher::new(out))?;
+    let workload = forecast::workload(&plan, ranks as usize, &mut Watcher::new(out, STOPPING))?;
     let machine = Machine::detect();
     train::warn_of_bf16(&plan, &machine, out);
     let forecast = workload.forecast();

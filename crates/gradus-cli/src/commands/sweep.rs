@@ -16,7 +16,7 @@ use gradus::sweep::{PointResult, SweepResult, check_metric, is_finished, value};
 use super::cluster::{self, SlurmJob};
 use crate::output::Output;
 use crate::process;
-use crate::report::NotResumed;
+use crate::report::interrupted;
 use crate::table::aligned;
 use crate::watch::{STOPPING, catch_interrupts, is_interrupted};
 
@@ -333,8 +333,8 @@ fn train(
         std::thread::sleep(Duration::from_millis(100));
     }
     if is_interrupted() {
-        return Err(anyhow::Error::new(gradus::Error::Interrupted)
-            .context(NotResumed("interrupted; a checkpoint was saved: run the same command again to resume")));
+        let text = "interrupted; a checkpoint was saved: run the same command again to resume";
+        return Err(interrupted(gradus::Error::Interrupted, || text.to_owned()));
     }
     match mistyped {
         Some(error) => Err(error.into()),

@@ -14,8 +14,8 @@ use serde_json::Value;
 use crate::flags::{self, MethodFlags};
 use crate::output::Output;
 use crate::ranks::{self, Joined, RankArgs};
-use crate::report::NotResumed;
-use crate::watch::{Watcher, downloads, short, stop_with_stdin};
+use crate::report::interrupted;
+use crate::watch::{STOPPING_TRAINING, Watcher, downloads, short, stop_with_stdin};
 
 /// Adds the arguments of `gradus train`: a file, and the keys of every method.
 pub fn arguments(command: Command) -> Command {
@@ -91,7 +91,8 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
     let fetched = if joined.ranks.is_first() { fetch_inputs(plan, out) } else { Ok(()) };
     joined.ranks.agree("the downloads", fetched.map_err(of_library))?;
     let ranks = joined.ranks.with_spare_processor(threads.unwrap_or(own) < own);
-    let outcome = gradus::train::run_on(plan, ranks, &mut Watcher::new(out)).map_err(|error| not_begun(plan, error))?;
+    let outcome = gradus::train::run_on(plan, ranks, &mut Watcher::new(out, STOPPING_TRAINING))
+        .map_err(|error| interrupted(error, || continuation(plan)))?;
     if !ranks.is_first() {
         return Ok(());
     }
@@ -111,17 +112,16 @@ fn of_library(error: anyhow::Error) -> gradus::Error {
     error.downcast().unwrap_or_else(|other| gradus::Error::input(other.to_string()))
 }
 
-/// Adds a note to an interruption that happened before the first checkpoint.
-fn not_begun(plan: &Plan, error: gradus::Error) -> anyhow::Error {
-    let keeps = |directory| {
-        RunDir::open(directory).is_ok_and(|run| run.checkpoint_steps().is_ok_and(|steps| !steps.is_empty()))
-    };
-    match error {
-        gradus::Error::Interrupted if !keeps(plan.output_dir()) => anyhow::Error::new(error).context(NotResumed(
-            "interrupted before the first step was finished; nothing was saved, and `--resume` starts from the \
-             beginning",
-        )),
-        error => error.into(),
+/// Returns what an interrupted run saved, with the command that continues it. `gradus runs resume` has other flags than the methods, so the
+/// command is complete.
+fn continuation(plan: &Plan) -> String {
+    let steps = RunDir::open(plan.output_dir()).and_then(|run| run.checkpoint_steps()).unwrap_or_default();
+    let command = plan.resume_command();
+    match steps.is_empty() {
+        false => format!("interrupted; a checkpoint was saved: resume with `{command}`"),
+        true => format!(
+            "interrupted before the first step was finished; nothing was saved: `{command}` starts from the beginning"
+        ),
     }
 }
 

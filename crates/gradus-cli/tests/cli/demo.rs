@@ -1,6 +1,8 @@
 //! Quick tests of `gradus demo`. Complete runs are in `gradus/tests/it/demo.rs`.
 
 use crate::harness::CliTest;
+#[cfg(unix)]
+use crate::harness::{signal, wait_until};
 
 #[test]
 fn a_directory_in_use_is_refused_with_the_way_out() {
@@ -26,6 +28,24 @@ error: `demo` contains a demonstration, but `demo/sft.yml` has other settings
 hint: pass `--overwrite` to make it again, or choose another `--output-dir`
 ",
     );
+}
+
+/// A demonstration starts from the beginning, so no checkpoint is announced.
+#[cfg(unix)]
+#[test]
+fn an_interrupted_demonstration_announces_no_checkpoint() {
+    let test = CliTest::with("notes.txt", "mine");
+    let arguments = ["demo", "--output-dir", "demo", "--quick"];
+    let child = test.command(&arguments).stderr(std::process::Stdio::piped()).spawn().expect("the binary runs");
+    let metrics = test.path().join("demo/sft/metrics.jsonl");
+    wait_until("a step is logged", || std::fs::read_to_string(&metrics).is_ok_and(|text| !text.is_empty()));
+    signal("-INT", &child.id().to_string());
+    let output = child.wait_with_output().expect("it ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(130), "{stderr}");
+    assert!(stderr.contains("stopping; press Ctrl-C again to stop now\n"), "{stderr}");
+    assert!(stderr.ends_with("interrupted; `--overwrite` starts it from the beginning\n"), "{stderr}");
+    assert!(!stderr.contains("checkpoint"), "{stderr}");
 }
 
 #[test]

@@ -488,8 +488,25 @@ fn eval_says_standard_errors_and_what_pairs_are_worth_beside_a_reference() {
         assert_eq!(alone["standard_errors"][&of_pairs], chosen["standard_errors"][name], "{name}");
     }
 
-    let reward = eval(&["--model", &fixture_model("qwen3-reward"), "--data", "pairs.jsonl"]);
-    assert!(reward["standard_errors"]["accuracy"].is_number(), "{reward}");
+    let ranker = fixture_model("qwen3-reward");
+    let reward = eval(&["--model", &ranker, "--data", "pairs.jsonl"]);
+    test.write(
+        "answers.jsonl",
+        "{\"prompt\": \"The tea is\", \"completion\": \" good.\"}\n{\"prompt\": \"The tea is\", \"completion\": \" bad.\"}\n\
+         {\"prompt\": \"The cup is\", \"completion\": \" warm.\"}\n{\"prompt\": \"The cup is\", \"completion\": \" full of it.\"}\n",
+    );
+    let scored = test.succeeds(&["score", "--reward-model", &ranker, "--data", "answers.jsonl", "--add-eos"]);
+    let rewards: Vec<f64> = lines(&scored).iter().map(|row| row["reward"].as_f64().expect("a number")).collect();
+    let [[a, b], [c, d]] = [[rewards[0], rewards[1]], [rewards[2], rewards[3]]];
+    let loss = |chosen: f64, rejected: f64| (1.0 + (rejected - chosen).exp()).ln();
+    // The standard error of the mean of two values is half their distance.
+    let (losses, means) = ([loss(a, b), loss(c, d)], [f64::midpoint(a, b), f64::midpoint(c, d)]);
+    for (name, [first, second]) in [("loss", losses), ("mean_reward", means), ("margin", [a - b, c - d])] {
+        assert_close(&reward[name], f64::midpoint(first, second));
+        assert_close(&reward["standard_errors"][name], (first - second).abs() / 2.0);
+    }
+    let named: Vec<&String> = reward["standard_errors"].as_object().expect("an object").keys().collect();
+    assert_eq!(named, ["loss", "accuracy", "margin", "mean_reward", "longer_wins_accuracy"]);
     let table = test.succeeds(&["eval", "--model", &model, "--data", "texts.jsonl", "--quiet"]);
     assert!(table.lines().any(|line| line.starts_with("loss") && line.contains(" ± ")), "{table}");
 }

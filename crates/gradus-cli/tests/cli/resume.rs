@@ -429,7 +429,7 @@ fn a_run_that_fails_between_two_steps_leaves_a_checkpoint() {
     test.write("broken", "");
     let failed = train("run");
     assert_eq!(failed.code, 1, "{}", failed.stderr);
-    let kept = "warning: the state after step 3 was saved in a checkpoint: resume with `--resume`\n";
+    let kept = "warning: the state after step 3 was saved in a checkpoint: resume with `gradus grpo --output-dir run --resume`\n";
     assert!(failed.stderr.starts_with(kept), "{}", failed.stderr);
     std::fs::remove_file(test.path().join("broken")).expect("it can be removed");
     test.succeeds(&["grpo", "--output-dir", "run", "--resume", "--quiet"]);

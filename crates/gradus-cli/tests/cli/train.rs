@@ -401,7 +401,10 @@ fn an_interrupt_ends_the_wait_for_a_reward_program_at_once() {
     );
     let child = test.command(&["train", "run.yml"]).stderr(std::process::Stdio::piped()).spawn().expect("it runs");
     let stderr = interrupted_once_asked(&test, child);
-    assert!(stderr.ends_with("interrupted; a checkpoint was saved: resume with `--resume`\n"), "{stderr}");
+    assert!(
+        stderr.ends_with("interrupted; a checkpoint was saved: resume with `gradus grpo --output-dir run --resume`\n"),
+        "{stderr}"
+    );
     assert!(test.path().join("run/checkpoints/step-000001").is_dir());
 }
 
@@ -428,15 +431,20 @@ fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {
     let test = CliTest::with("texts.jsonl", TEXTS);
     let model = fixture_model("gpt2");
     let arguments = ["sft", "--model", &model, "--data", "texts.jsonl", "--output-dir", "run", "--max-steps", "100000"];
-    let child = test.command(&arguments).stderr(std::process::Stdio::piped()).spawn().expect("the binary runs");
     let metrics = test.path().join("run/metrics.jsonl");
     let lines = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
-    wait_until("two steps are logged", || lines() >= 2);
-    signal("-INT", &child.id().to_string());
-    let output = child.wait_with_output().expect("it ends");
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(130), "{stderr}");
-    assert!(stderr.ends_with("interrupted; a checkpoint was saved: resume with `--resume`\n"), "{stderr}");
+    // `runs resume` has no flag `--resume`, so its message must not name that alone.
+    for arguments in [&arguments[..], &["runs", "resume", "run", "--runs-dir", "."]] {
+        let before = lines();
+        let child = test.command(arguments).stderr(std::process::Stdio::piped()).spawn().expect("the binary runs");
+        wait_until("two steps are logged", || lines() >= before + 2);
+        signal("-INT", &child.id().to_string());
+        let output = child.wait_with_output().expect("it ends");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.code(), Some(130), "{stderr}");
+        let saved = "interrupted; a checkpoint was saved: resume with `gradus sft --output-dir run --resume`\n";
+        assert!(stderr.ends_with(saved), "{stderr}");
+    }
 
     let done = lines();
     let more = (done + 2).to_string();
@@ -734,7 +742,8 @@ fn an_interrupt_ends_a_long_step_between_its_rows() {
     );
     assert!(
         stderr.ends_with(
-            "interrupted before the first step was finished; nothing was saved, and `--resume` starts from the beginning\n"
+            "interrupted before the first step was finished; nothing was saved: `gradus grpo --output-dir run --resume` \
+             starts from the beginning\n"
         ),
         "{stderr}"
     );

@@ -44,7 +44,10 @@ fn a_file_that_cannot_grow() {
     let output = output.expect("a shell runs");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(stderr.contains("File too large") && stderr.contains("resume with `--resume`"), "{stderr}");
+    assert!(
+        stderr.contains("File too large") && stderr.contains("resume with `gradus sft --output-dir run --resume`"),
+        "{stderr}"
+    );
     assert!(stderr.contains("hint: free some disk space; everything written before is intact"), "{stderr}");
     goes_on(&lab, &directory, &expected);
 }

@@ -389,6 +389,10 @@ fn registry() -> Vec<Registered> {
         .collect()
 }
 
+/// Hint on error rates as metrics.
+const NO_ERROR_RATES: &str = "word and character error rates are not built in: measure them with `command`, a program of \
+                              your own (docs/plugins.md)";
+
 /// Returns metrics by name, with options `KEY=VALUE`. A key is the name of an option, which applies to every given metric that has
 /// it, or `metric.option`.
 ///
@@ -399,8 +403,12 @@ pub fn configure(names: &[String], options: &[String]) -> Result<Vec<MetricConfi
     let registered = |name: &str| {
         registry.iter().find(|metric| metric.name == name).ok_or_else(|| {
             let known = registry.iter().map(|metric| metric.name.as_str());
-            let message = format!("no metric is called `{name}`");
-            Error::input(message).with_hint(did_you_mean(name, known, "metrics are"))
+            let hint = match name {
+                // The names are similar to `ter`, which measures something else.
+                "wer" | "cer" => NO_ERROR_RATES.to_owned(),
+                _ => did_you_mean(name, known, "metrics are"),
+            };
+            Error::input(format!("no metric is called `{name}`")).with_hint(hint)
         })
     };
     let mut chosen = Vec::new();
@@ -558,6 +566,7 @@ mod tests {
             assert!(error.hint().unwrap_or_default().starts_with(hint), "{:?}", error.hint());
         };
         check("rogue", "", "no metric is called `rogue`", "did you mean `rouge`?");
+        check("wer", "", "no metric is called `wer`", "word and character error rates are not built in");
         check("something", "", "no metric is called `something`", "metrics are `bleu`, `sacre_bleu`, `chrf`");
         check("rouge", "stemmer=true", "no option `stemmer` of rouge", "options are `use_stemmer`");
         check("chrf", "chrf.betta=1", "no option `betta` of chrf", "did you mean `beta`?");

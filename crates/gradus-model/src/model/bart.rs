@@ -16,7 +16,7 @@ use serde::Deserialize;
 
 use super::activation::{Activation, FeedForward};
 use super::batch::Sources;
-use super::body::{Body, Running, TrunkInfo};
+use super::body::{Body, Running, TrunkInfo, equal_heads};
 use super::build::Builder;
 use super::context::Context;
 use super::defaults::{deviation, gelu, tenth, yes};
@@ -222,16 +222,7 @@ impl BartModel {
     }
 
     fn shape(&self, heads: usize, mask: Mask) -> AttentionShape {
-        let head_dim = self.config.d_model / heads;
-        AttentionShape {
-            heads,
-            kv_heads: heads,
-            head_dim,
-            scale: (head_dim as f32).powf(-0.5),
-            mask,
-            cap: None,
-            precision: self.running.compute,
-        }
+        equal_heads(self.config.d_model, heads, mask, self.running.compute)
     }
 
     /// Shapes of the decoder's self-attention and of its attention to the sources.

@@ -1,7 +1,7 @@
 //! Interface of every family's trunk to the rest of the program.
 
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Precision};
+use gradus_kernels::{AttentionShape, Mask, Precision};
 
 use super::context::Context;
 
@@ -54,4 +54,10 @@ pub(super) struct Running {
     pub compute: Precision,
     /// Start id of the decoder in sampling, in a model with an encoder.
     pub sampling_start: Option<u32>,
+}
+
+/// Returns the shape of attention under `mask` with heads that divide `width`, each with its own keys and values.
+pub(super) fn equal_heads(width: usize, heads: usize, mask: Mask, precision: Precision) -> AttentionShape {
+    let head_dim = width / heads;
+    AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None, precision }
 }

@@ -484,14 +484,12 @@ fn sizes(family: Family, config: &Map<String, Value>, problems: &mut Vec<String>
             });
             pairs(head_dim, problems);
         }
-        Family::Opt => {
+        Family::Opt | Family::GptNeox => {
             let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
             multiple(("hidden_size", width), ("num_attention_heads", heads), problems);
-        }
-        Family::GptNeox => {
-            let (Some(width), Some(heads)) = (count("hidden_size"), count("num_attention_heads")) else { return };
-            multiple(("hidden_size", width), ("num_attention_heads", heads), problems);
-            pairs(width / heads, problems);
+            if family == Family::GptNeox {
+                pairs(width / heads, problems);
+            }
         }
         Family::Gpt2 => {
             let (Some(width), Some(heads)) = (count("n_embd"), count("n_head")) else { return };
@@ -595,6 +593,20 @@ mod tests {
             (
                 json!({ "model_type": "gpt2", "vocab_size": 9, "n_embd": 4, "n_layer": 1, "n_head": 3, "n_positions": 8 }),
                 "`n_embd` 4 is not a multiple of `n_head` 3",
+            ),
+            (
+                json!({
+                    "model_type": "opt", "vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1, "num_attention_heads": 3,
+                    "ffn_dim": 4
+                }),
+                "`hidden_size` 4 is not a multiple of `num_attention_heads` 3",
+            ),
+            (
+                json!({
+                    "model_type": "gpt_neox", "vocab_size": 9, "hidden_size": 4, "num_hidden_layers": 1,
+                    "num_attention_heads": 4, "intermediate_size": 4
+                }),
+                "a head is 1 numbers wide",
             ),
             (json!({ "model_type": "t5", "vocab_size": 9 }), "`d_model` is missing; `d_kv` is missing"),
             (

@@ -4,10 +4,11 @@
 
 use std::sync::Arc;
 
+use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{
     AttentionDropout, AttentionExtras, AttentionShape, CacheRow, CrossSegments, LayerCache, Segments,
-    attention_across_with, attention_fused, attention_fused_dropping, attention_with,
+    attention_across_with, attention_fused, attention_fused_dropping, attention_with, recompute,
 };
 
 use super::batch::{Batch, Input, Sources};
@@ -48,6 +49,9 @@ impl KvCache {
         self.layers.iter_mut().chain(&mut self.across).for_each(|layer| layer.drop_prompt(prompt));
     }
 }
+
+/// Attention of a layer: from queries, keys and values to its output.
+pub(super) type Attend<'a> = dyn FnMut([Tensor<2>; 3]) -> Tensor<2> + 'a;
 
 /// Tokens of a forward pass and what they attend to.
 pub enum Context<'a> {
@@ -150,6 +154,24 @@ impl<'a> Context<'a> {
     ) -> Option<(Arc<Segments>, Arc<CrossSegments>)> {
         let segments = self.trained_segments(recompute, x_nd)?;
         Some((segments, Arc::new(self.sources().expect("an encoder has sources").cross.clone())))
+    }
+
+    /// Runs `module`, the layer with number `layer`, on `x_nd`. `forward` computes it with the attention of this pass. With `again`, the
+    /// backward pass computes it again over these segments.
+    pub(super) fn run_layer<M: Module + Sync + 'static>(
+        &mut self,
+        again: Option<Arc<Segments>>,
+        (layer, shape, extras): (usize, AttentionShape, AttentionExtras),
+        module: &M,
+        x_nd: Tensor<2>,
+        forward: impl Fn(&M, Tensor<2>, &mut Attend<'_>) -> Tensor<2> + Send + Sync + 'static,
+    ) -> Tensor<2> {
+        match again {
+            Some(segments) => recompute(module, x_nd, move |module, x_nd| {
+                forward(module, x_nd, &mut |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
+            }),
+            None => forward(module, x_nd, &mut |qkv| self.attend(layer, shape, extras.clone(), qkv)),
+        }
     }
 
     /// Computes attention of layer `layer`, with an optional bias by position and the dropout of the pass. Widths as in

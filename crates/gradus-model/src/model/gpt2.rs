@@ -8,7 +8,7 @@ use gradus_kernels::{AttentionShape, Mask, attention_fused_dropping, recompute};
 use serde::Deserialize;
 
 use super::activation::{Activation, FeedForward};
-use super::body::{Body, Running, TrunkInfo};
+use super::body::{Body, Running, TrunkInfo, equal_heads};
 use super::build::Builder;
 use super::context::Context;
 use super::defaults::{deviation, tenth, yes};
@@ -148,16 +148,10 @@ impl Gpt2Model {
 
     /// Shape of every layer's attention, before layer-dependent scaling.
     fn attention_shape(&self) -> AttentionShape {
-        let head_dim = self.config.n_embd / self.config.n_head;
-        let scale = if self.config.scale_attn_weights { (head_dim as f32).powf(-0.5) } else { 1.0 };
-        AttentionShape {
-            heads: self.config.n_head,
-            kv_heads: self.config.n_head,
-            head_dim,
-            scale,
-            mask: Mask::Causal,
-            cap: None,
-            precision: self.running.compute,
+        let shape = equal_heads(self.config.n_embd, self.config.n_head, Mask::Causal, self.running.compute);
+        match self.config.scale_attn_weights {
+            true => shape,
+            false => AttentionShape { scale: 1.0, ..shape },
         }
     }
 

@@ -4,10 +4,7 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{
-    AttentionExtras, AttentionShape, Mask, Operands, Precision, Table, attention_operands, attention_with, recompute,
-    rope_between,
-};
+use gradus_kernels::{AttentionExtras, AttentionShape, Mask, Operands, Precision, attention_operands};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -18,7 +15,7 @@ use super::context::Context;
 use super::defaults::{deviation, yes};
 use super::dropout::{DropoutSite, Dropping};
 use super::layers::{Embedding, LayerNorm, Linear, Linears, linears};
-use super::rope::{self, PARTIAL, Rope};
+use super::rope::{self, Angles, PARTIAL, Rope};
 
 /// The keys of `config.json` that the computation depends on, without the rotary ones.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -208,7 +205,7 @@ linears! {
 impl Body for GptNeoxModel {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
-        let [cos, sin] = self.rope.tables(&context.positions(), &context.lengths()).into();
+        let angles = self.rope.angles(&context.positions(), &context.lengths());
         let (shape, probability) = (self.attention_shape(), self.config.hidden_dropout);
         let mut x = dropping.apply(
             context.add_noise(self.embed_in.forward(context.ids())),
@@ -224,16 +221,13 @@ impl Body for GptNeoxModel {
                 dropping,
                 probability,
                 is_parallel: self.config.use_parallel_residual,
-                angles: [cos.clone(), sin.clone()],
+                angles: angles.clone(),
                 shape,
                 operands: attention_operands(&shape, &x.device()),
             };
-            x = match again.clone() {
-                Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
-                    layer.forward(x, &settings, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
-                }),
-                None => layer.forward(x, &settings, |qkv| context.attend(i, shape, extras, qkv)),
-            };
+            x = context.run_layer(again.clone(), (i, shape, extras), layer, x, move |layer: &Layer, x, attend| {
+                layer.forward(x, &settings, attend)
+            });
         }
         self.final_layer_norm.forward(x)
     }
@@ -271,8 +265,7 @@ struct LayerSettings {
     probability: f32,
     /// Whether the feed-forward layer reads the input of attention.
     is_parallel: bool,
-    /// Cosine and sine of the rotary angles of each token.
-    angles: [Table<f32>; 2],
+    angles: Angles,
     shape: AttentionShape,
     /// Precision in which attention takes queries, keys and values.
     operands: Precision,
@@ -311,9 +304,8 @@ fn split(qkv: Tensor<2>, settings: &LayerSettings) -> [Tensor<2>; 3] {
     let width = heads * head_dim;
     let by_kind = qkv.reshape([n, heads, 3, head_dim]).swap_dims(1, 2).reshape([n, 3 * width]);
     let part = |at: usize| by_kind.clone().narrow(1, at * width, width);
-    let [cos, sin] = &settings.angles;
     let operands = Operands { result: settings.operands, input: Precision::F32 };
-    let turned = |x: Tensor<2>| rope_between(x, cos, sin, head_dim, operands);
+    let turned = |x: Tensor<2>| settings.angles.turn(x, head_dim, operands);
     [turned(part(0)), turned(part(1)), part(2)]
 }
 

@@ -5,12 +5,12 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Mask, attention_with, recompute};
+use gradus_kernels::{AttentionShape, Mask};
 use serde::Deserialize;
 
 use super::activation::{Activation, FeedForward};
 use super::bart::{BlockSettings, EPSILON, EncoderLayer, Probabilities};
-use super::body::{Body, Running, TrunkInfo};
+use super::body::{Body, Running, TrunkInfo, equal_heads};
 use super::build::Builder;
 use super::context::Context;
 use super::defaults::{deviation, tenth, yes};
@@ -160,17 +160,8 @@ impl OptModel {
 
     /// Shape of every block's attention.
     fn attention_shape(&self) -> AttentionShape {
-        let heads = self.config.num_attention_heads;
-        let head_dim = self.config.hidden_size / heads;
-        AttentionShape {
-            heads,
-            kv_heads: heads,
-            head_dim,
-            scale: (head_dim as f32).powf(-0.5),
-            mask: Mask::Causal,
-            cap: None,
-            precision: self.running.compute,
-        }
+        let (width, heads) = (self.config.hidden_size, self.config.num_attention_heads);
+        equal_heads(width, heads, Mask::Causal, self.running.compute)
     }
 }
 
@@ -204,12 +195,13 @@ impl Body for OptModel {
                 normalizes_before: self.config.do_layer_norm_before,
             };
             let extras = settings.extras(DropoutSite::Attention);
-            x = match again.clone() {
-                Some(segments) => recompute(layer, x, move |layer: &EncoderLayer, x| {
-                    layer.forward(x, settings, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
-                }),
-                None => layer.forward(x, settings, |qkv| context.attend(block, shape, extras, qkv)),
-            };
+            x = context.run_layer(
+                again.clone(),
+                (block, shape, extras),
+                layer,
+                x,
+                move |layer: &EncoderLayer, x, attend| layer.forward(x, settings, attend),
+            );
         }
         let x = match &decoder.final_layer_norm {
             Some(norm) => norm.forward(x),

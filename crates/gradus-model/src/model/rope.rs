@@ -6,9 +6,26 @@
 
 use std::f64::consts::PI;
 
-use gradus_kernels::Table;
+use burn::tensor::Tensor;
+use gradus_kernels::{Operands, Table, rope_between};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
+
+/// Rotary angles of each token.
+#[derive(Clone)]
+pub(super) struct Angles {
+    /// Their cosines, `[N, dim / 2]`.
+    pub cos: Table<f32>,
+    /// Their sines, `[N, dim / 2]`.
+    pub sin: Table<f32>,
+}
+
+impl Angles {
+    /// Rotates all heads of `x_nd`, `[N, heads · head_dim]`.
+    pub fn turn(&self, x_nd: Tensor<2>, head_dim: usize, operands: Operands) -> Tensor<2> {
+        rope_between(x_nd, &self.cos, &self.sin, head_dim, operands)
+    }
+}
 
 /// Rotary parameters of a model.
 #[derive(Debug, Clone, PartialEq)]
@@ -176,8 +193,8 @@ impl Rope {
         self.dim
     }
 
-    /// Computes cos and sin, `[N, dim / 2]` each, of tokens at `positions` in sequences of `lengths`.
-    pub(crate) fn tables(&self, positions: &[u32], lengths: &[u32]) -> (Table<f32>, Table<f32>) {
+    /// Computes the angles of tokens at `positions` in sequences of `lengths`.
+    pub(super) fn angles(&self, positions: &[u32], lengths: &[u32]) -> Angles {
         let half = self.dim / 2;
         // Positions repeat across a batch, so each pair of position and length is computed once.
         let mut known: std::collections::HashMap<(u32, u32), usize> = std::collections::HashMap::new();
@@ -212,7 +229,7 @@ impl Rope {
                 _ => self.frequencies.iter().for_each(|&f| push(f)),
             }
         }
-        (cos.into(), sin.into())
+        Angles { cos: cos.into(), sin: sin.into() }
     }
 }
 

@@ -12,10 +12,23 @@ pub enum CurveKind {
     Smoothed,
     /// A line with a dot at every measurement, for evaluations.
     Measured,
+    /// A line with dots but without a last value in the legend, for points that do not follow each other in time.
+    Dotted,
     /// An unsmoothed line, for values that are set, such as a learning rate.
     Exact,
     /// An unsmoothed line without a last value in the legend, for outlines and diagonals.
     Line,
+}
+
+impl CurveKind {
+    fn has_dots(self) -> bool {
+        matches!(self, Self::Measured | Self::Dotted)
+    }
+
+    /// Whether the last value of the curve is its result.
+    fn has_last_value(self) -> bool {
+        !matches!(self, Self::Dotted | Self::Line)
+    }
 }
 
 /// One curve.
@@ -96,7 +109,7 @@ impl Chart for LineChart {
                 canvas.faint_line(&[frame.at(x, low), frame.at(x, high)], color, 5.0)?;
             }
             strokes(&bold(curve), &frame, |run| canvas.line(run, color, width))?;
-            if curve.kind == CurveKind::Measured || curve.points.len() == 1 {
+            if curve.kind.has_dots() || curve.points.len() == 1 {
                 for &(x, y) in curve.points.iter().filter(|point| point.1.is_finite()) {
                     // A single point is larger, because it is the whole curve.
                     let radius = if curve.points.len() == 1 { 6.5 } else { 3.5 };
@@ -129,7 +142,7 @@ impl LineChart {
     fn legend(&self, canvas: &mut dyn Draw) -> Result<f64, DrawError> {
         let (mut x, mut y) = (MARGIN, 56.0);
         for (curve, color) in self.colored() {
-            let last = curve.points.iter().rev().find(|point| point.1.is_finite() && curve.kind != CurveKind::Line);
+            let last = curve.points.iter().rev().find(|point| point.1.is_finite() && curve.kind.has_last_value());
             let last = last.map_or(String::new(), |point| short(point.1));
             let (name_width, last_width) = (canvas.width(&curve.name, 14.0), canvas.width(&last, 14.0));
             let width = 26.0 + name_width + 8.0 + last_width + 22.0;
@@ -137,7 +150,7 @@ impl LineChart {
                 (x, y) = (MARGIN, y + LEGEND_ROW);
             }
             canvas.line(&[(x, y), (x + 18.0, y)], color, 3.0)?;
-            if curve.kind == CurveKind::Measured {
+            if curve.kind.has_dots() {
                 canvas.circle((x + 9.0, y), 4.0, color)?;
             }
             canvas.text(&curve.name, (x + 26.0, y), 14.0, INK, Anchor::Left)?;

@@ -129,6 +129,16 @@ const FOREIGN: &[Foreign] = &[
         &["max_completion_length", "response_length", "max_response_length", "max_tokens"],
         &["method.*.max_new_tokens"],
     ),
+    nothing(&["do_sample"], "temperature 0 selects the most likely id, and any other temperature samples"),
+    nothing(&["penalty_alpha"], "there is no contrastive search; docs/generation.md lists the settings of sampling"),
+    nothing(
+        &["constraints", "force_words_ids"],
+        "there are no constrained beams; `bad_words_ids` and `suppress_tokens` exclude ids",
+    ),
+    nothing(
+        &["assistant_model", "prompt_lookup_num_tokens"],
+        "there is no assisted decoding; it makes sampling faster, without another distribution",
+    ),
     same(&["ppo_epochs", "num_ppo_epochs", "num_iterations", "noptepochs"], &["method.*.update_epochs"]),
     same(&["num_mini_batches"], &["method.*.mini_batches"]),
     same(&["cliprange", "epsilon", "clip_epsilon"], &["method.*.clip_range"]),

@@ -17,6 +17,18 @@ use crate::run::claim::{Stage, read_state};
 use crate::run::{Checkpoint, RunDir, RunState};
 use crate::shell;
 
+/// Returns the command that resumes the run of `method` in `directory`.
+fn resume_command(method: &str, directory: &Path) -> String {
+    format!("gradus {method} --output-dir {} --resume", shell::path(directory))
+}
+
+impl Plan {
+    /// Returns the command that resumes this run.
+    pub fn resume_command(&self) -> String {
+        resume_command(self.method().name(), self.output_dir())
+    }
+}
+
 /// A request to resume a run.
 #[derive(Debug, Clone, Copy)]
 pub struct Resume<'a> {
@@ -96,8 +108,7 @@ impl Resume<'_> {
         let (what, command) = match self.from {
             ResumeFrom::Run { directory, .. } => {
                 let shown = directory.display();
-                let word = shell::path(directory);
-                (format!("the run in `{shown}` trains with"), format!("gradus {of_run} --output-dir {word} --resume"))
+                (format!("the run in `{shown}` trains with"), resume_command(of_run, directory))
             }
             ResumeFrom::Checkpoint(directory) => {
                 let shown = directory.display();

@@ -414,8 +414,12 @@ fn preferences(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt)
     for score in &scores {
         let rewards = [score.chosen, score.rejected];
         rewards.into_iter().try_for_each(|reward| check_finite("a reward", f64::from(reward)))?;
+        means.add_row("loss", score.loss(), 1.0);
         means.add_row("accuracy", f64::from(u8::from(score.is_right())), 1.0);
         means.add_row("margin", f64::from(score.chosen) - f64::from(score.rejected), 1.0);
+        // The two texts of a pair are one observation.
+        means.add_values("mean_reward", &rewards);
+        means.add_row("longer_wins_accuracy", score.longer_wins(), 1.0);
     }
     let measured = EvalResult::new(examples.len(), remarks(notes, &made), stats.metrics(""));
     let pairs = options.report.then(|| PairsReport {

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::percent;
 use crate::html;
 use crate::html::Html;
-use crate::math::stats::{calibration, proportion_interval};
+use crate::math::stats::{calibration, expected_calibration_error, proportion_interval};
 use crate::objective::{CALIBRATION_BINS, PairScore};
 use crate::page::{cards, figure, gallery, page, prompt_cell, text_cell};
 use crate::plots::{Bar, BarChart, Curve, CurveKind, LineChart, Panel, Range, Values, histogram, short};
@@ -264,11 +264,13 @@ pub(crate) fn reward_histogram(scores: &[PairScore]) -> LineChart {
     histogram("Rewards of held-out texts", &format!("{} pairs", scores.len()), "reward", &kinds, Range::All)
 }
 
-/// Calibration chart: how often the model's choice was right, by its confidence.
+/// Calibration chart: how often the model's choice was right, by its confidence. The legend has the calibration error.
 pub(crate) fn reliability(scores: &[PairScore]) -> LineChart {
     let sure: Vec<f32> = scores.iter().map(PairScore::confidence).collect();
     let right: Vec<bool> = scores.iter().map(PairScore::is_right).collect();
     let bins = calibration(&sure, &right, CALIBRATION_BINS, 0.5);
+    let error =
+        expected_calibration_error(&bins).map_or(String::new(), |error| format!(", calibration error {error:.3}"));
     let measured = bins.iter().filter(|bin| bin.count > 0).map(|bin| (bin.confidence, bin.accuracy)).collect();
     let curve =
         |name: &str, points, kind, color| Curve { name: name.into(), points, intervals: Vec::new(), kind, color };
@@ -278,7 +280,7 @@ pub(crate) fn reliability(scores: &[PairScore]) -> LineChart {
         x_label: "probability the model gives its choice".into(),
         curves: vec![
             curve("perfectly calibrated", vec![(0.5, 0.5), (1.0, 1.0)], CurveKind::Line, None),
-            curve("measured", measured, CurveKind::Measured, Some(0)),
+            curve(&format!("measured{error}"), measured, CurveKind::Dotted, Some(0)),
         ],
     }
 }
@@ -286,6 +288,7 @@ pub(crate) fn reliability(scores: &[PairScore]) -> LineChart {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plots::Chart;
 
     fn score(row: usize, chosen: f32, rejected: f32) -> PairScore {
         PairScore { row, chosen, rejected, margin: None, chosen_tokens: 5, rejected_tokens: 3 }
@@ -299,6 +302,10 @@ mod tests {
         let [(x0, y0), (x1, y1)] = chart.curves[1].points[..] else { panic!("two bins: {:?}", chart.curves[1]) };
         assert_eq!((x0, y0), (0.5, 0.0));
         assert!((x1 - 0.9).abs() < 1e-6 && (y1 - 2.0 / 3.0).abs() < 1e-12, "{x1} {y1}");
+        // ¾·(0.9 − ⅔) + ¼·(0.5 − 0). The share of the last bin is no result, so the legend does not have it.
+        let svg = chart.svg().into_string();
+        assert!(svg.contains(">measured, calibration error 0.300</text>"), "{svg}");
+        assert!(!svg.contains(&format!(">{}</text>", short(y1))), "{svg}");
     }
 
     #[test]

@@ -102,16 +102,25 @@ fn warning(step: usize, settings: &Settings, what: &str, start: f64, now: f64) -
     )
 }
 
+/// Facts about a run that its log lacks.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Facts {
+    /// Whether the method samples completions and trains on their rewards.
+    pub is_online: bool,
+    /// Whether the reference follows the policy, so that the KL to it is not the distance from the start.
+    pub reference_follows: bool,
+    /// Whether the run was found to diverge while it trained.
+    pub diverged: bool,
+}
+
 /// Explains that no evaluation was better than the start, with the likely cause. `None` if one was better or nothing was compared.
 ///
-/// `best` is the best value of `settings.best_metric` and its step. `rows` is the whole log. `diverged` is whether the run was found to
-/// diverge while it trained.
+/// `best` is the best value of `settings.best_metric` and its step. `rows` is the whole log.
 pub(super) fn no_improvement(
     best: Option<(usize, f64)>,
     rows: &[MetricsRow],
     settings: &Settings,
-    samples: bool,
-    diverged: bool,
+    facts: Facts,
 ) -> Option<String> {
     let name = &settings.best_metric;
     let (0, start) = best? else { return None };
@@ -122,15 +131,22 @@ pub(super) fn no_improvement(
     Some(format!(
         "no evaluation beat the start: `{name}` was {start:.4} before training and is {last:.4} now{closest}; `best/` was \
          not written. {}",
-        cause(start, last, rows, settings, samples, diverged)
+        cause(start, last, rows, settings, facts)
     ))
 }
 
 /// Share of groups with equal rewards above which a run had no signal.
 const MOSTLY_FLAT: f64 = 0.95;
 
+/// Share of groups with equal rewards from which they are the likely cause of a reward that does not rise.
+const OFTEN_FLAT: f64 = 0.5;
+
 /// KL to the start in nats per completion above which a policy has lost its abilities. Estimates can be as far below 0.
 const FAR_KL: f64 = 100.0;
+
+/// KL to the start in nats per completion up to which a policy hardly moved. By Pinsker's inequality, the probability of no set of
+/// completions differs by more than `sqrt(KL / 2)`, which is 7 % here.
+const NEAR_KL: f64 = 0.01;
 
 /// Share of the first training loss by which the last must be smaller for a model that memorizes. A fluctuation is smaller.
 const MEMORIZED: f64 = 0.1;
@@ -150,28 +166,87 @@ fn are_equal(rewards: &[f64], stds: &[f64]) -> bool {
         && stds.iter().all(|std| std.abs() <= tolerance)
 }
 
+/// Advice against equal rewards.
+const FINER_REWARD: &str = "use a reward with more levels, or other prompts";
+
 /// Explains that all completions of a run, or of almost all groups, had the same reward. `None` if they did not. `trained` returns the values
 /// of a key in the rows of training.
 fn equal_rewards(trained: impl Fn(&str) -> Vec<f64>) -> Option<String> {
-    let advice = "use a reward with more levels, or other prompts";
     // Methods without groups have no share of equal ones.
     if are_equal(&trained("reward"), &trained("reward_std")) {
-        return Some(format!("All completions had the same reward, so there was nothing to learn from: {advice}."));
+        return Some(format!(
+            "All completions had the same reward, so there was nothing to learn from: {FINER_REWARD}."
+        ));
     }
-    let spread = trained("frac_reward_zero_std");
-    let share = (!spread.is_empty()).then(|| mean(&spread)).filter(|share| *share > MOSTLY_FLAT)?;
+    let share = flat_share(&trained).filter(|share| *share > MOSTLY_FLAT)?;
     let percent = 100.0 * share;
     Some(match percent > 99.95 {
-        true => format!("In every group all completions had the same reward, so nothing was learned: {advice}."),
+        true => format!("In every group all completions had the same reward, so nothing was learned: {FINER_REWARD}."),
         false => format!(
             "In {percent:.0} % of the groups all completions had the same reward, so there was almost nothing to learn from: \
-             {advice}. The few other groups still moved the weights."
+             {FINER_REWARD}. The few other groups still moved the weights."
         ),
     })
 }
 
-/// Likely cause, derived from the losses or from the reward of sampled completions.
-fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, samples: bool, diverged: bool) -> String {
+/// Returns the share of groups whose completions all had the same reward. `None` for methods without groups.
+fn flat_share(trained: impl Fn(&str) -> Vec<f64>) -> Option<f64> {
+    let shares = trained("frac_reward_zero_std");
+    (!shares.is_empty()).then(|| mean(&shares))
+}
+
+/// Returns the KL to the reference at the start and at the end. Methods that do not use it in training measure it in evaluations.
+fn kl_to_reference(rows: &[MetricsRow]) -> Option<(f64, f64)> {
+    ["objective/kl", "eval_kl"].into_iter().find_map(|key| {
+        let values: Vec<f64> = rows.iter().filter_map(|row| row.values.get(key)).filter(|kl| !kl.is_nan()).collect();
+        let window = WINDOW.min(values.len() / 2);
+        (window > 0).then(|| (values[0], mean(&values[values.len() - window..])))
+    })
+}
+
+/// Explains why the reward of an online run did not rise. `kl` is the KL to the start, if it is known.
+fn no_rise(
+    kl: Option<f64>,
+    trained: impl Fn(&str) -> Vec<f64>,
+    reward: Option<(f64, f64)>,
+    learning_rate: &str,
+) -> String {
+    let flat = flat_share(trained).filter(|share| *share >= OFTEN_FLAT).map(|share| {
+        format!("In {:.0} % of the groups all completions had the same reward, which trains nothing", 100.0 * share)
+    });
+    if let Some(kl) = kl
+        && kl.abs() <= NEAR_KL
+    {
+        let near = format!("The policy hardly moved (KL {kl:.4} nats per completion)");
+        return match flat {
+            Some(flat) => format!("{near}. {flat}: {FINER_REWARD}."),
+            None => format!("{near}: the learning rate ({learning_rate}) is probably too small, or the run too short."),
+        };
+    }
+    if let Some((before, now)) = reward
+        && now > before
+    {
+        return format!(
+            "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
+             to show it, or the policy only learned its own prompts: evaluate on more (`--max-eval-rows`)."
+        );
+    }
+    let same = "The reward of the sampled completions did not rise either";
+    match (flat, kl) {
+        (Some(flat), _) => format!("{same}. {flat}: {FINER_REWARD}."),
+        (None, Some(kl)) => format!(
+            "{same}, although the policy moved (KL {kl:.2} nats per completion): the learning rate ({learning_rate}) is \
+             probably too large, or the run too short."
+        ),
+        // The loss and the norm of the gradient do not show how far the policy moved.
+        (None, None) => {
+            format!("{same}: the run may be too short, or the learning rate ({learning_rate}) too small or too large.")
+        }
+    }
+}
+
+/// Likely cause, derived from the losses, or from the KL and the rewards of sampled completions.
+fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, facts: Facts) -> String {
     if settings.learning_rate == 0.0 {
         return "The learning rate is 0, so nothing was learned: set one above 0 (`--learning-rate`).".to_owned();
     }
@@ -184,7 +259,9 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
     let trained = |key: &str| -> Vec<f64> {
         rows.iter().filter(|row| row.step > 0).filter_map(|row| row.values.get(key)).collect()
     };
-    if samples && let Some(explanation) = equal_rewards(trained) {
+    if facts.is_online
+        && let Some(explanation) = equal_rewards(trained)
+    {
         return explanation;
     }
     let window_of = |key: &str| {
@@ -192,18 +269,26 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
         let window = WINDOW.min(values.len() / 2);
         (window > 0).then(|| (mean(&values[..window]), mean(&values[values.len() - window..])))
     };
-    if samples
-        && let Some((_, kl)) = window_of("objective/kl")
-        && kl.abs() > FAR_KL
-    {
-        return format!(
-            "The policy is far from its start ({}): the learning rate ({learning_rate}) is too large.",
-            distance(kl)
-        );
+    if facts.is_online {
+        let kl = kl_to_reference(rows);
+        if let Some((_, kl)) = kl
+            && kl.abs() > FAR_KL
+        {
+            return format!(
+                "The policy is far from its start ({}): the learning rate ({learning_rate}) is too large.",
+                distance(kl)
+            );
+        }
+        if facts.diverged {
+            return divergence();
+        }
+        // If the reference is another model than the start, the KL to it is not the distance from the start.
+        let is_start = |kl: f64| kl.abs() <= NEAR_KL && !facts.reference_follows;
+        let kl = kl.filter(|&(before, _)| is_start(before)).map(|(_, now)| now);
+        return no_rise(kl, trained, window_of("reward"), &learning_rate);
     }
     let losses = window_of("loss");
-    // Online losses are around 0, so that a factor means little.
-    if diverged || (!samples && losses.is_some_and(|(before, now)| is_far_above(before, now))) {
+    if facts.diverged || losses.is_some_and(|(before, now)| is_far_above(before, now)) {
         return divergence();
     }
     // Starts with the evaluation before training, which is the row of step 0.
@@ -220,18 +305,6 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, sample
         return format!(
             "The weights hardly moved: the learning rate ({learning_rate}) is probably too small, or the run too short."
         );
-    }
-    if samples {
-        return match window_of("reward") {
-            Some((before, now)) if now > before => format!(
-                "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
-                 to show it, or the policy only learned its own prompts: evaluate on more (`--max-eval-rows`)."
-            ),
-            _ => format!(
-                "The reward of the sampled completions did not rise either: the learning rate ({learning_rate}) is probably too \
-                 large or the run too short."
-            ),
-        };
     }
     if let Some((before, now)) = held_out
         && before - now > MOVED * before.abs()
@@ -268,10 +341,14 @@ mod tests {
         values.iter().enumerate().map(row).collect()
     }
 
+    fn facts(is_online: bool, diverged: bool) -> Facts {
+        Facts { is_online, reference_follows: false, diverged }
+    }
+
     fn diagnosis(best: (usize, f64), metric: &str, evaluated: &[f64], trained: (&str, &[f64])) -> Option<String> {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, metric);
         let all = [rows(metric, evaluated), rows(trained.0, trained.1)].concat();
-        no_improvement(Some(best), &all, &settings, trained.0 == "reward", false)
+        no_improvement(Some(best), &all, &settings, facts(trained.0 == "reward", false))
     }
 
     #[test]
@@ -290,7 +367,7 @@ mod tests {
         assert!(text.contains("did not rise either"), "{text}");
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
         let all = [rows("eval_reward", &[1.0]), rows("frac_reward_zero_std", &[1.0, 0.96])].concat();
-        let text = no_improvement(Some((0, 1.0)), &all, &settings, true, false).expect("nothing got better");
+        let text = no_improvement(Some((0, 1.0)), &all, &settings, facts(true, false)).expect("nothing got better");
         assert!(text.contains("In 98 % of the groups") && !text.contains("hardly moved"), "{text}");
         let text = diagnosis((0, 2.0), "eval_loss", &[2.00001], ("loss", &[2.0])).expect("nothing moved");
         assert!(text.contains("hardly moved") && text.contains("too small"), "{text}");
@@ -305,7 +382,7 @@ mod tests {
         );
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
         let all = [rows("eval_reward", &[1.0]), rows("objective/kl", &[0.0, 900.0])].concat();
-        let text = no_improvement(Some((0, 1.0)), &all, &settings, true, true).expect("nothing got better");
+        let text = no_improvement(Some((0, 1.0)), &all, &settings, facts(true, true)).expect("nothing got better");
         assert!(text.ends_with("(KL 900 nats per completion): the learning rate (5) is too large."), "{text}");
     }
 
@@ -317,7 +394,8 @@ mod tests {
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_accuracy");
         for (key, samples) in [("loss", false), ("reward", true)] {
             let all = [rows("eval_accuracy", &[0.5]), rows(key, &[0.7, 0.5])].concat();
-            let cause = |diverged| no_improvement(Some((0, 0.5)), &all, &settings, samples, diverged).expect("a tie");
+            let cause =
+                |diverged| no_improvement(Some((0, 0.5)), &all, &settings, facts(samples, diverged)).expect("a tie");
             assert!(cause(true).ends_with(diverged) && !cause(false).contains("diverged"), "{key}");
         }
     }
@@ -328,7 +406,7 @@ mod tests {
         let cause = |losses: &[f64], held_out: &[f64], epoch: f64| {
             let accuracies = rows("eval_rewards/accuracies", &[0.5]);
             let all = [accuracies, rows("loss", losses), rows("eval_loss", held_out), rows("epoch", &[epoch])].concat();
-            no_improvement(Some((0, 0.75)), &all, &settings, false, false).expect("it got worse")
+            no_improvement(Some((0, 0.75)), &all, &settings, facts(false, false)).expect("it got worse")
         };
         assert!(cause(&[1.0, 0.875], &[0.5, 0.6], 2.0).contains("memorizes"), "by more than a tenth");
         assert!(!cause(&[1.0, 0.91], &[0.5, 0.6], 2.0).contains("memorizes"), "by less");
@@ -357,7 +435,7 @@ mod tests {
             let held_out =
                 [0, 1].map(|step| MetricsRow { step, values: Metrics::from_iter([("eval_loss", 3.0)]) }).into();
             let all = [held_out, rows("loss", &[3.0, 2.5, 6.0])].concat();
-            no_improvement(Some((0, 3.0)), &all, &settings, samples, false).expect("nothing got better")
+            no_improvement(Some((0, 3.0)), &all, &settings, facts(samples, false)).expect("nothing got better")
         };
         for samples in [false, true] {
             assert!(
@@ -383,7 +461,7 @@ mod tests {
         let settings = Settings::new(&TrainConfig::default(), 10, 1e-6, "eval_reward");
         let cause = |rewards: &[f64], stds: &[f64]| {
             let all = [rows("eval_reward", &[0.0]), rows("reward", rewards), rows("reward_std", stds)].concat();
-            no_improvement(Some((0, 0.0)), &all, &settings, true, false).expect("nothing got better")
+            no_improvement(Some((0, 0.0)), &all, &settings, facts(true, false)).expect("nothing got better")
         };
         let expected = "All completions had the same reward, so there was nothing to learn from: use a reward with more \
                         levels, or other prompts.";
@@ -393,6 +471,60 @@ mod tests {
         for (rewards, stds) in [([0.0, 0.0], [0.0, 0.5]), ([0.0, 1.0], [0.0, 0.0])] {
             assert!(!cause(&rewards, &stds).contains("the same reward"), "{rewards:?} {stds:?}");
         }
+    }
+
+    #[test]
+    fn the_kl_and_the_flat_groups_explain_an_online_run_and_its_losses_do_not() {
+        let settings = Settings::new(&TrainConfig::default(), 10, 1e-6, "eval_reward");
+        // Losses of GRPO are rounding errors around 0, which change by any factor.
+        let cause = |kls: &[f64], flat: &[f64], rewards: &[f64], reference_follows: bool| {
+            let evaluated = |(i, &kl): (usize, &f64)| MetricsRow {
+                step: 10 * i,
+                values: Metrics::from_iter([("eval_reward", 0.25), ("eval_kl", kl)]),
+            };
+            let steps = [("loss", &[-4.2e-8, 0.0, 0.0, 1e-9][..]), ("reward", rewards), ("frac_reward_zero_std", flat)];
+            let steps = steps.into_iter().flat_map(|(key, values)| rows(key, values));
+            let all: Vec<MetricsRow> = kls.iter().enumerate().map(evaluated).chain(steps).collect();
+            let facts = Facts { is_online: true, reference_follows, diverged: false };
+            let text = no_improvement(Some((0, 0.25)), &all, &settings, facts).expect("nothing got better");
+            text.split_once("was not written. ").expect("a cause follows").1.to_owned()
+        };
+        let (mostly_flat, varied, same) = ([1.0, 1.0, 0.75, 1.0], [0.25; 4], [0.25, 0.0, 0.0, 0.25]);
+        assert_eq!(
+            cause(&[0.0, 8e-4], &mostly_flat, &same, false),
+            "The policy hardly moved (KL 0.0008 nats per completion). In 94 % of the groups all completions had the same \
+             reward, which trains nothing: use a reward with more levels, or other prompts."
+        );
+        let too_small = "The policy hardly moved (KL 0.0008 nats per completion): the learning rate (1e-6) is probably too \
+                         small, or the run too short.";
+        assert_eq!(cause(&[0.0, 8e-4], &varied, &same, false), too_small);
+        assert_eq!(cause(&[0.0, 8e-4], &varied, &[0.0, 0.25], false), too_small, "the prompts differ, not the policy");
+        assert_eq!(
+            cause(&[0.0, 300.0], &varied, &same, false),
+            "The policy is far from its start (KL 300 nats per completion): the learning rate (1e-6) is too large."
+        );
+        assert_eq!(
+            cause(&[0.0, 20.0], &varied, &same, false),
+            "The reward of the sampled completions did not rise either, although the policy moved (KL 20.00 nats per \
+             completion): the learning rate (1e-6) is probably too large, or the run too short."
+        );
+        assert_eq!(
+            cause(&[0.0, 20.0], &mostly_flat, &same, false),
+            "The reward of the sampled completions did not rise either. In 94 % of the groups all completions had the same \
+             reward, which trains nothing: use a reward with more levels, or other prompts."
+        );
+        assert!(cause(&[0.0, 20.0], &mostly_flat, &[0.0, 0.25], false).contains("rose from 0.0000 to 0.2500"));
+        let unknown = "The reward of the sampled completions did not rise either: the run may be too short, or the learning \
+                       rate (1e-6) too small or too large.";
+        assert_eq!(cause(&[0.0, 8e-4], &varied, &same, true), unknown, "the reference followed the policy");
+        assert_eq!(
+            cause(&[5.0, 5.0008], &varied, &same, false),
+            unknown,
+            "the reference is another model than the start"
+        );
+        let logged = [rows("eval_reward", &[0.25]), rows("objective/kl", &[0.0, 2.0, 5.0, 5.0, 5.0, 5.0])].concat();
+        let text = no_improvement(Some((0, 0.25)), &logged, &settings, facts(true, false)).expect("nothing got better");
+        assert!(text.contains("(KL 5.00 nats per completion)"), "it moved in its first steps: {text}");
     }
 
     #[test]

@@ -12,6 +12,7 @@ use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::{EvalSplit, diagnosis};
+use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
@@ -130,6 +131,8 @@ pub struct Recorder<'a> {
     reported: BTreeSet<String>,
     /// Text of `config.yml`.
     description: String,
+    /// Command that resumes the run.
+    resume_command: String,
     /// Claim of the new directory, if the run directory was deleted.
     rescue: Option<Claim>,
     ranks: Ranks,
@@ -175,10 +178,15 @@ impl<'a> Recorder<'a> {
         self.log.remarks()
     }
 
-    /// Sets the text of `config.yml`.
+    /// Sets the text of `config.yml` and the command that resumes the run.
     #[must_use]
-    pub fn described_by(self, description: String) -> Self {
-        Self { description, ..self }
+    pub fn described_by(self, plan: &Plan) -> Self {
+        Self { description: plan.to_yaml(), resume_command: plan.resume_command(), ..self }
+    }
+
+    /// Returns the command that resumes the run.
+    pub fn resume_command(&self) -> &str {
+        &self.resume_command
     }
 
     /// Continues from the first rank's checkpoint on another rank, whose records are never read.
@@ -223,6 +231,7 @@ impl<'a> Recorder<'a> {
             trackers: None,
             reported: BTreeSet::new(),
             description: String::new(),
+            resume_command: String::new(),
             rescue: None,
             ranks: Ranks::ALONE,
         }

@@ -39,19 +39,17 @@ pub(super) fn checkpoint_on_failure<'o, S>(
     if let (Some(gone), Ok(_)) = (gone, &ended) {
         return Err(recorder.rescued(&gone, kept));
     }
+    let resume = format!("resume with `{}`", recorder.resume_command());
     let way_on = match (&saved, kept) {
         (_, None) => None,
         // As requested: the state is saved, and there is no error.
         (Ok(Ok(true)), Some(_)) if is_interrupted => None,
-        (Ok(Ok(true)), Some(step)) => {
-            Some(format!("the state after step {step} was saved in a checkpoint: resume with `--resume`"))
+        (Ok(Ok(true)), Some(step)) => Some(format!("the state after step {step} was saved in a checkpoint: {resume}")),
+        (Ok(Err(error)), Some(step)) => {
+            Some(format!("no checkpoint could be written ({error}); the last one is of step {step}: {resume}"))
         }
-        (Ok(Err(error)), Some(step)) => Some(format!(
-            "no checkpoint could be written ({error}); the last one is of step {step}: resume with `--resume`"
-        )),
         (_, Some(step)) => Some(format!(
-            "the step was not finished, so nothing new was saved; the last checkpoint is of step {step}: resume with \
-             `--resume`"
+            "the step was not finished, so nothing new was saved; the last checkpoint is of step {step}: {resume}"
         )),
     };
     if let Some(text) = way_on {

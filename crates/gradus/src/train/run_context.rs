@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
-use super::diagnosis;
+use super::diagnosis::{self, Facts};
 use super::forecast;
 use super::models::Models;
 use super::player::Player;
@@ -174,7 +174,7 @@ impl RunContext<'_> {
         };
         let recorder = recorder.on(ranks).with_remarks(remarks);
         let recorder = recorder.reading(self.start.data.get().cloned(), self.models.clone());
-        Ok(recorder.described_by(self.plan.to_yaml()))
+        Ok(recorder.described_by(self.plan))
     }
 
     /// Writes `results.json` (held-out metrics before and after, the last logged ones, the best, the effort), charts and report.
@@ -196,8 +196,11 @@ impl RunContext<'_> {
             .state
             .best
             .map(|(step, value)| json!({ "step": step, "metric": settings.best_metric, "value": value }));
-        let samples = self.plan.method().is_online();
-        let diverged = recorder.state.divergence.is_some();
+        let facts = Facts {
+            is_online: self.plan.method().is_online(),
+            reference_follows: self.plan.train().reference_sync().is_some(),
+            diverged: recorder.state.divergence.is_some(),
+        };
         let results = json!({
             "method": self.plan.method().name(),
             "model": self.plan.config().model,
@@ -211,7 +214,7 @@ impl RunContext<'_> {
             "last": last,
             "best": best,
             "diverged": recorder.state.divergence,
-            "no_improvement": diagnosis::no_improvement(recorder.state.best, &logged, settings, samples, diverged),
+            "no_improvement": diagnosis::no_improvement(recorder.state.best, &logged, settings, facts),
         });
         let method = self.plan.method().method();
         for sentence in method.advice(&last).into_iter().chain(negative_kl(&last)) {

@@ -12,7 +12,6 @@ use super::columns::ColumnArgs;
 use super::text::TextArgs;
 use crate::flags;
 use crate::output::Output;
-use crate::report::not_resumed;
 use crate::watch::{fetch_rows, interrupt_of};
 
 mod check;
@@ -167,7 +166,7 @@ impl RowArgs {
         let data = flags::data(named, self.task.as_deref(), self.split.as_deref())?;
         fetch_rows(&data, out)?;
         let asks = data.task.as_ref().is_some_and(TaskConfig::starts_program);
-        let dataset = load(&data, &options, &interrupt_of(asks, out)).map_err(not_resumed)?;
+        let dataset = load(&data, &options, &interrupt_of(asks, out))?;
         dataset.remarks.iter().for_each(|remark| out.warn(remark));
         if let (Some(split), false) = (&dataset.source.split, dataset.source.other_splits.is_empty()) {
             let others: Vec<String> = dataset.source.other_splits.iter().map(|s| format!("`{s}`")).collect();

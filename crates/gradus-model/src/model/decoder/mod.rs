@@ -11,10 +11,7 @@ mod windows;
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{
-    Activated, AttentionExtras, AttentionShape, Operands, Precision, Table, attention_operands, attention_with,
-    recompute, rope_between,
-};
+use gradus_kernels::{Activated, AttentionExtras, AttentionShape, Operands, Precision, attention_operands};
 
 pub use config::DecoderConfig;
 pub use family::{DecoderFamily, StructureOf};
@@ -30,6 +27,7 @@ use super::build::Builder;
 use super::context::Context;
 use super::dropout::{DropoutSite, Dropping};
 use super::layers::{Embedding, Linear, Linears, RmsNorm, linears};
+use super::rope::Angles;
 
 /// The trunk of Llama and similar models, `model.*`.
 #[derive(Module, Debug)]
@@ -204,11 +202,7 @@ linears! {
 impl Body for Decoder {
     fn forward(&self, context: &mut Context<'_>) -> Tensor<2> {
         let (positions, lengths) = (context.positions(), context.lengths());
-        let tables = self.structure.ropes.iter().map(|rope| {
-            let (cos, sin) = rope.tables(&positions, &lengths);
-            Angles { cos, sin }
-        });
-        let tables: Vec<Angles> = tables.collect();
+        let tables: Vec<Angles> = self.structure.ropes.iter().map(|rope| rope.angles(&positions, &lengths)).collect();
         let dropping = Dropping { stream: context.dropout(), own: self.running.dropout };
         let scaled = |x: Tensor<2>| match self.structure.embedding_scale {
             1.0 => x,
@@ -235,12 +229,9 @@ impl Body for Decoder {
                 operands: attention_operands(&shape, &x.device()),
                 compute: self.running.compute,
             };
-            x = match again.clone() {
-                Some(segments) => recompute(layer, x, move |layer: &Layer, x| {
-                    layer.forward(x, &settings, |[q, k, v]| attention_with(q, k, v, extras.clone(), &segments, shape))
-                }),
-                None => layer.forward(x, &settings, |qkv| context.attend(i, shape, extras, qkv)),
-            };
+            x = context.run_layer(again.clone(), (i, shape, extras), layer, x, move |layer: &Layer, x, attend| {
+                layer.forward(x, &settings, attend)
+            });
         }
         self.norm.forward(x)
     }
@@ -267,13 +258,6 @@ impl Body for Decoder {
             decoder_start: None,
         }
     }
-}
-
-/// Rotary angles of each token.
-#[derive(Clone)]
-struct Angles {
-    cos: Table<f32>,
-    sin: Table<f32>,
 }
 
 /// Settings that a layer is computed with, in addition to its weights.
@@ -359,9 +343,7 @@ impl Attention {
     fn read(&self, x_nd: Tensor<2>, settings: &LayerSettings) -> [Tensor<2>; 3] {
         let (head_dim, masks) = (settings.shape.head_dim, settings.dropping.stream);
         let turn = |x: Tensor<2>, input: Precision| match &settings.angles {
-            Some(Angles { cos, sin }) => {
-                rope_between(x, cos, sin, head_dim, Operands { result: settings.operands, input })
-            }
+            Some(angles) => angles.turn(x, head_dim, Operands { result: settings.operands, input }),
             None => x,
         };
         match self {

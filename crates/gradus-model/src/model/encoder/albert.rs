@@ -10,9 +10,10 @@ use gradus_kernels::{Mask, attention_with};
 use serde::Deserialize;
 
 use super::bert::BertConfig;
-use super::block::{BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, shape, stack};
+use super::block::{BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, stack};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
+use crate::model::body::equal_heads;
 use crate::model::build::Builder;
 use crate::model::defaults::one;
 use crate::model::directory::ModelDir;
@@ -170,8 +171,12 @@ impl Body for AlbertModel {
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
         let embedded = dropping.apply(embedded, self.config.hidden_dropout_prob, DropoutSite::Embedding);
         let x = self.encoder.embedding_hidden_mapping_in.forward(embedded, dropping.stream);
-        let shape =
-            shape(self.config.hidden_size, self.config.num_attention_heads, Mask::Bidirectional, self.running.compute);
+        let shape = equal_heads(
+            self.config.hidden_size,
+            self.config.num_attention_heads,
+            Mask::Bidirectional,
+            self.running.compute,
+        );
         // The output of the feed-forward layer has no dropout.
         let probabilities = Probabilities { fed: 0.0, ..self.config.probabilities() };
         let activation = self.activation;

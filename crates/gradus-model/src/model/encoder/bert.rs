@@ -12,12 +12,12 @@ use gradus_kernels::{Mask, attention_across_with, embedding};
 use serde::Deserialize;
 
 use super::block::{
-    BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape,
-    stack,
+    BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, check_probabilities, check_sizes, stack,
 };
 use super::texts::{QueryTokens, TextAttention};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
+use crate::model::body::equal_heads;
 use crate::model::build::Builder;
 use crate::model::defaults::{deviation, gelu, tenth};
 use crate::model::directory::ModelDir;
@@ -318,8 +318,14 @@ impl BertModel {
             let first = first && i + 1 == self.encoder.layer.len();
             move |block: &Block, [x]| {
                 let Attention { self_, output } = &block.attention;
-                let [x, attended] =
-                    self_.forward(settings, x, &text_attention, |mask| shape(width, heads, mask, compute), mask, first);
+                let [x, attended] = self_.forward(
+                    settings,
+                    x,
+                    &text_attention,
+                    |mask| equal_heads(width, heads, mask, compute),
+                    mask,
+                    first,
+                );
                 let x = settings.attended(&output.dense, &output.LayerNorm, x, attended);
                 settings.fed([&block.intermediate.dense, &block.output.dense], &block.output.LayerNorm, x)
             }

@@ -5,8 +5,7 @@
 use burn::module::Module;
 use burn::tensor::Tensor;
 use gradus_kernels::{
-    Activated, AttentionExtras, AttentionShape, Mask, Precision, attention_across_with, attention_with, embedding,
-    recompute_of,
+    Activated, AttentionExtras, AttentionShape, attention_across_with, attention_with, embedding, recompute_of,
 };
 
 use super::TextBatch;
@@ -152,12 +151,6 @@ where
         let run = run(i);
         if again { recompute_of(block, [x], run) } else { run(block, [x]) }
     })
-}
-
-/// Returns the shape of attention with heads of equal width under `mask`.
-pub(super) fn shape(width: usize, heads: usize, mask: Mask, precision: Precision) -> AttentionShape {
-    let head_dim = width / heads;
-    AttentionShape { heads, kv_heads: heads, head_dim, scale: (head_dim as f32).powf(-0.5), mask, cap: None, precision }
 }
 
 /// Rejects invalid sizes.

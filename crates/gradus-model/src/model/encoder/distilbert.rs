@@ -9,11 +9,11 @@ use gradus_kernels::Mask;
 use serde::Deserialize;
 
 use super::block::{
-    BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, check_probabilities, check_sizes, shape,
-    stack,
+    BlockSettings, EmbeddingSizes, Embeddings, Probabilities, Problem, Sizes, check_probabilities, check_sizes, stack,
 };
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Activation;
+use crate::model::body::equal_heads;
 use crate::model::build::Builder;
 use crate::model::defaults::{deviation, gelu, tenth};
 use crate::model::directory::ModelDir;
@@ -155,7 +155,7 @@ impl DistilBertModel {
         let dropping = Dropping { stream: texts.dropout(), own: self.running.dropout };
         let embedded = self.embeddings.forward(texts, &texts.packed().positions());
         let x = dropping.apply(embedded, self.config.dropout, DropoutSite::Embedding);
-        let shape = shape(self.config.dim, self.config.n_heads, Mask::Bidirectional, self.running.compute);
+        let shape = equal_heads(self.config.dim, self.config.n_heads, Mask::Bidirectional, self.running.compute);
         let DistilBertConfig { dropout, attention_dropout, .. } = self.config;
         // Attention's output has no dropout.
         let probabilities = Probabilities { attention: attention_dropout, attended: 0.0, fed: dropout };

@@ -8,19 +8,20 @@
 
 use burn::module::Module;
 use burn::tensor::Tensor;
-use gradus_kernels::{AttentionShape, Mask, Precision, Table, attention_with, rope};
+use gradus_kernels::{AttentionShape, Mask, Precision, attention_with, rope};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::block::{Problem, Sizes, check_probabilities, check_sizes, shape, stack};
+use super::block::{Problem, Sizes, check_probabilities, check_sizes, stack};
 use super::{Body, EncoderInfo, Running, TextBatch};
 use crate::model::activation::Gate;
+use crate::model::body::equal_heads;
 use crate::model::build::Builder;
 use crate::model::defaults::{deviation, gelu};
 use crate::model::directory::ModelDir;
 use crate::model::dropout::{DropoutSite, Dropping};
 use crate::model::layers::{Embedding, LayerNorm, Linear, Linears, linears};
-use crate::model::rope::{Rope, complete};
+use crate::model::rope::{Angles, Rope, complete};
 
 /// The keys of `config.json` that the computation depends on.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
@@ -180,9 +181,6 @@ struct FeedForward {
     Wo: Linear,
 }
 
-/// cos and sin of the angles of every token.
-type Angles = (Table<f32>, Table<f32>);
-
 impl ModernBertModel {
     pub(super) fn build(mut b: Builder<'_>, dir: &ModelDir) -> Result<Self, Problem> {
         let config: ModernBertConfig = dir.read_config()?;
@@ -195,9 +193,9 @@ impl ModernBertModel {
         ])?;
         let gate = Gate::named("hidden_activation", &config.hidden_activation)?;
         let views = config.layer_types()?.into_iter().map(|kind| match kind {
-            LayerType::FullAttention => (shape(d, heads, Mask::Bidirectional, Precision::F32), 0),
+            LayerType::FullAttention => (equal_heads(d, heads, Mask::Bidirectional, Precision::F32), 0),
             LayerType::SlidingAttention => {
-                (shape(d, heads, Mask::BidirectionalWindow(config.local_attention / 2), Precision::F32), 1)
+                (equal_heads(d, heads, Mask::BidirectionalWindow(config.local_attention / 2), Precision::F32), 1)
             }
         });
         let views = views.collect();
@@ -247,7 +245,7 @@ impl ModernBertModel {
         let positions = texts.packed().positions();
         let lengths = texts.lengths_b();
         let lengths: Vec<u32> = lengths.into_iter().flat_map(|n| std::iter::repeat_n(n as u32, n)).collect();
-        self.ropes.each_ref().map(|rope| rope.tables(&positions, &lengths))
+        self.ropes.each_ref().map(|rope| rope.angles(&positions, &lengths))
     }
 }
 
@@ -269,7 +267,7 @@ impl Body for ModernBertModel {
         let x = stack(self.layers.iter(), x, self.running.recompute, |i| {
             let ((shape, view), text_attention) = (self.views[i], texts.text_attention());
             let shape = AttentionShape { precision: self.running.compute, ..shape };
-            let ((cos, sin), masks) = (angles[view].clone(), dropping.stream);
+            let (Angles { cos, sin }, masks) = (angles[view].clone(), dropping.stream);
             move |block: &Block, [x]| {
                 let Block { attn_norm, attn, mlp_norm, mlp } = block;
                 let read = attn_norm.as_ref().map_or_else(|| x.clone(), |norm| norm.forward(x.clone()));
