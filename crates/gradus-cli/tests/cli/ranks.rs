@@ -128,6 +128,70 @@ fn an_error_is_said_once() {
     assert_eq!(refused.matches("error:").count(), 1, "{refused}");
 }
 
+/// Runs a command line on each rank. Lines of the launcher itself are removed.
+fn on_different_ranks(test: &CliTest, ranks: [(&[&str], &[&str]); 2]) -> Run {
+    let mut command = Command::new("mpiexec");
+    for (number, (program, arguments)) in ranks.into_iter().enumerate() {
+        command.args((number > 0).then_some(":")).args(["-n", "1"]);
+        command.args(program).arg(env!("CARGO_BIN_EXE_gradus")).args(arguments);
+    }
+    command.current_dir(test.path()).env("NO_COLOR", "1").stdin(Stdio::null()).envs([
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+        ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ]);
+    let output = command.output().expect("the launcher starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let lines = |text: String| text.lines().filter(|line| is_ours(line)).map(|line| format!("{line}\n")).collect();
+    Run { code: output.status.code().unwrap_or(-1), stdout: text(&output.stdout), stderr: lines(text(&output.stderr)) }
+}
+
+#[test]
+fn a_rank_that_cannot_join_does_not_hold_up_the_others() {
+    if !has_mpi("a rank that cannot join") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let fine = dpo(&model, &["--output-dir", "run", "--rank-timeout", "10"]);
+    let without_mpi = ["env", "GRADUS_MPI=/nowhere/libmpi.so"];
+    let run = on_different_ranks(&test, [(&[], &fine), (&without_mpi, &fine)]);
+    // It names itself and its machine.
+    assert!(run.code != 0 && run.stderr.contains("error: rank 1 on `"), "{run:?}");
+    assert!(run.stderr.contains("started 2 processes, and this one cannot join them: `/nowhere/libmpi.so`"), "{run:?}");
+    // The launcher may end rank 0 first.
+    let others: Vec<&str> = run.stderr.lines().filter(|line| line.starts_with("error: rank 0")).collect();
+    assert!(others.iter().all(|line| line.ends_with(": the other ranks have not joined within 10 s")), "{run:?}");
+    assert!(!test.path().join("run").exists());
+    // A wrong command line on one rank ends both at once.
+    let fine = dpo(&model, &["--output-dir", "run"]);
+    let wrong = dpo(&model, &["--output-dir", "run", "--bogus", "1"]);
+    let run = on_different_ranks(&test, [(&[], &fine), (&[], &wrong)]);
+    assert!(run.code != 0 && run.stderr.starts_with("error: rank 1: unexpected argument '--bogus' found\n"), "{run:?}");
+    assert_eq!(run.stderr.matches("error:").count(), 1, "{run:?}");
+    let run = on_different_ranks(&test, [(&[], &wrong), (&[], &fine)]);
+    assert!(run.code != 0 && run.stderr.starts_with("error: unexpected argument '--bogus' found\n"), "{run:?}");
+    assert_eq!(run.stderr.matches("error:").count(), 1, "{run:?}");
+}
+
+#[test]
+fn an_error_before_the_ranks_join_is_shown_once() {
+    if !has_mpi("errors of all ranks") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let eval = ["eval", "--model", &model, "--data", "pairs.jsonl"];
+    for (arguments, expected) in [
+        (&eval[..], "started `gradus eval` 2 times, but this command runs in one process\n"),
+        (&dpo(&model, &["--ranks", "3"]), "`--ranks` is 3, but "),
+        (&dpo(&model, &["--bogus", "1"]), "error: unexpected argument '--bogus' found\n"),
+    ] {
+        let run = on_different_ranks(&test, [(&[], arguments), (&[], arguments)]);
+        assert!(run.code != 0 && run.stderr.contains(expected), "{run:?}");
+        assert_eq!(run.stderr.matches("error:").count(), 1, "{run:?}");
+    }
+}
+
 #[test]
 fn copies_of_one_process_are_refused() {
     let (test, model) = (place(), fixture_model("gpt2"));
@@ -145,13 +209,19 @@ fn copies_of_one_process_are_refused() {
     // Variables that are left in the environment can name any rank.
     let left = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
     let (code, text) = run(&["runs", "list", "."], &left);
-    let expected = "error: Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
-    assert!(code == 1 && text.starts_with(expected) && text.contains("such as `OMPI_COMM_WORLD_SIZE`"), "{text}");
+    let expected = ": Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
+    assert!(
+        code == 1
+            && text.starts_with("error: rank 1")
+            && text.contains(expected)
+            && text.contains("such as `OMPI_COMM_WORLD_SIZE`"),
+        "{text}"
+    );
     let (code, text) =
         run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
     let expected =
-        "error: `mpiexec` started 2 processes, and this one cannot join them: `/nowhere/libmpi.so` cannot be used: ";
-    assert!(code == 1 && text.starts_with(expected), "{text}");
+        ": `mpiexec` started 2 processes, and this one cannot join them: `/nowhere/libmpi.so` cannot be used: ";
+    assert!(code == 1 && text.starts_with("error: rank 0") && text.contains(expected), "{text}");
     let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
     let (code, text) = run(&dpo(&model, &[]), &srun);
     assert!(code == 1 && text.contains("\nhint: start MPICH with `srun --mpi=pmi2` and Open MPI with"), "{text}");
