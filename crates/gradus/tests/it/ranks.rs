@@ -316,3 +316,40 @@ fn a_run_whose_rank_is_lost_records_the_reason() {
     let state = read_state(&dir.run("run")).expect("readable").expect("a state");
     assert_eq!(state.error.as_deref(), Some("rank 1: the disk is full"));
 }
+
+/// Asks to stop if it is told to, and keeps messages.
+struct Stopping {
+    stops: bool,
+    messages: Vec<String>,
+}
+
+impl Observer for Stopping {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Message(text) = event {
+            self.messages.push((*text).to_owned());
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.stops
+    }
+}
+
+#[test]
+fn a_stop_of_one_rank_is_reported_by_the_others() {
+    let (dir, rest) = (TestDir::new(pairs()), text("dpo: {}"));
+    let announced = thread::scope(|scope| {
+        let rank = |(rank, link): (usize, _)| {
+            let plan = dir.plan("run", "qwen3", &rest).on_existing(Existing::Refuse);
+            scope.spawn(move || {
+                let mut observer = Stopping { stops: rank == 1, messages: Vec::new() };
+                let outcome = run_on(&plan, Ranks::new(link, PATIENCE), &mut observer);
+                assert!(matches!(outcome, Err(Error::Interrupted)), "rank {rank}: {outcome:?}");
+                observer.messages.iter().filter(|text| text.starts_with("stopping: another rank")).count()
+            })
+        };
+        let ranks: Vec<_> = threads(2).into_iter().enumerate().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect::<Vec<_>>()
+    });
+    assert_eq!(announced, [1, 0]);
+}
