@@ -1,7 +1,7 @@
 //! Global options: amount and form of the output.
 
 /// Options of every command.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Global {
     /// Suppress notes and progress.
     pub quiet: bool,
@@ -14,9 +14,10 @@ pub struct Global {
 }
 
 /// Use of colors in text.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum ColorChoice {
     /// If the stream is a terminal and `NO_COLOR` is not set.
+    #[default]
     Auto,
     /// Always.
     Always,

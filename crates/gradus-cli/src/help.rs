@@ -75,7 +75,7 @@ const EXAMPLES: &[(&str, &[&str])] = &[
     ("cluster slurm", &["gradus cluster slurm run.yml --nodes 4 --cpus 32 > run.sbatch"]),
     (
         "cluster kubernetes",
-        &["gradus cluster kubernetes run.yml --nodes 4 --image gradus-mpi --volume-claim shared --submit"],
+        &["gradus cluster kubernetes run.yml --nodes 4 --image gradus-mpi --mpi mpich --volume-claim shared --submit"],
     ),
     ("cluster skypilot", &["gradus cluster skypilot run.yml --nodes 4 --setup ./setup.sh > run.sky.yml"]),
     ("sweep", &["gradus sweep sweep.yml --at-once 2"]),

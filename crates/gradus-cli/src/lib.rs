@@ -54,7 +54,14 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
     let command = arguments.first().and_then(|command| command.to_str()).map(str::to_owned);
     let matches = match cli::command().try_get_matches_from(named(arguments)) {
         Ok(matches) => matches,
-        Err(error) => return output::usage(error, command.as_deref()),
+        Err(mut error) => {
+            if !error.use_stderr() {
+                output::usage(&error);
+                return 0;
+            }
+            output::translate_unknown(&mut error, command.as_deref());
+            return ranks::finish(Err(error.into()), &Output::new(&globals::Global::default()));
+        }
     };
     let out = Output::new(&globals::Global::from(&matches));
     let result = process::register_children().and_then(|()| commands::check_ranks(&matches)).and_then(|()| {
@@ -68,7 +75,7 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
         commands::run(&matches, &out)
     });
-    report::finish(result, &out)
+    ranks::finish(result, &out)
 }
 
 fn named(arguments: Vec<OsString>) -> impl Iterator<Item = OsString> {

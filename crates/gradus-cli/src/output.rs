@@ -341,10 +341,9 @@ pub fn serve_parent(arguments: impl IntoIterator<Item = OsString>) -> Option<u8>
     render::answer(arguments, || render::streams(std::io::stdin(), std::io::stdout()))
 }
 
-/// Prints clap's message about `command`, which may also be a help or version text, and returns its exit code.
+/// Prints clap's message, which may also be a help or version text.
 #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
-pub fn usage(mut error: clap::Error, command: Option<&str>) -> u8 {
-    translate_unknown(&mut error, command);
+pub fn usage(error: &clap::Error) {
     let (is_error, styled) = (error.use_stderr(), error.render());
     let is_terminal = if is_error { std::io::stderr().is_terminal() } else { std::io::stdout().is_terminal() };
     let paints = is_terminal && std::env::var_os("NO_COLOR").is_none_or(|set| set.is_empty());
@@ -354,7 +353,6 @@ pub fn usage(mut error: clap::Error, command: Option<&str>) -> u8 {
         true => std::io::stderr().lock().write_all(text.as_bytes()),
         false => std::io::stdout().lock().write_all(text.as_bytes()),
     };
-    u8::try_from(error.exit_code()).unwrap_or(2)
 }
 
 /// Renders clap's message, which may quote arbitrary arguments. Of its escapes, only colors are kept.

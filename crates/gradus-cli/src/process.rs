@@ -65,6 +65,15 @@ pub fn fail_at_file_size_limit() {
     }
 }
 
+/// Ends this process at once, while another thread is inside a library that does not return. Handlers of the library at exit could wait for that
+/// thread.
+pub fn exit_at_once(code: u8) -> ! {
+    #[cfg(unix)]
+    signal_hook::low_level::exit(code.into());
+    #[cfg(not(unix))]
+    std::process::exit(code.into())
+}
+
 /// Starts the command. Its stderr goes to `log`.
 pub fn begin(mut command: Command, log: &Path) -> anyhow::Result<Child> {
     let log = fs::File::create(log).with_context(|| log.display().to_string())?;

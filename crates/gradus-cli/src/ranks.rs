@@ -2,20 +2,33 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::Duration;
 
 use anyhow::Context as _;
 use clap::{Arg, ArgMatches};
 use gradus::Error;
 use gradus::ranks::{Launch, LaunchError, Launcher, Mpi, PATIENCE, Ranks};
+use gradus::run::claim::host;
 
 use crate::output::Output;
+use crate::process::exit_at_once;
 use crate::report;
+use crate::watch;
 
 /// Time that a failed rank waits for the first rank to report the error.
 const LAST_WORDS: Duration = Duration::from_secs(30);
 /// Time for the launcher to forward what this process has printed. An abort ends the launcher's own processes, too.
 const FORWARDING: Duration = Duration::from_millis(500);
+
+/// Time limit for joining the other ranks to report an error. The options of the run may be unknown then.
+const JOINING_TO_REPORT: Duration = Duration::from_secs(60);
+/// Time for the launcher to end this process after the first rank has failed. Some launchers do so.
+const LAUNCHER_ENDS: Duration = Duration::from_secs(2);
+
+/// True if this process has called MPI, which it can initialize only once.
+static HAS_CALLED_MPI: AtomicBool = AtomicBool::new(false);
 
 /// Adds `--ranks` and `--rank-timeout` to a command that trains.
 pub fn arguments() -> [Arg; 2] {
@@ -80,8 +93,7 @@ pub fn launch() -> anyhow::Result<Option<Launch>> {
 /// The launcher started more than one process.
 pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
-        Some(Launch { rank, size, launcher, .. }) if size > 1 => {
-            let_first_speak(rank);
+        Some(Launch { size, launcher, .. }) if size > 1 => {
             let message = format!(
                 "{} started `gradus {command}` {size} times, but this command runs in one process",
                 launcher.name()
@@ -151,11 +163,88 @@ pub fn start(args: RankArgs) -> anyhow::Result<()> {
     replace(command).with_context(|| format!("`{}` cannot be started", launcher.display()))
 }
 
-/// Waits before an error that all ranks would report, except on the first rank. A launcher ends this process when the
-/// first rank fails, so that the error is shown once. Without a launcher, this process has to report it.
-fn let_first_speak(rank: usize) {
+/// Lets the first rank report an error that all ranks have. Some launchers then end this process. Others do not, and this process reports it, too.
+fn let_first_report(rank: usize) {
     if rank > 0 {
-        std::thread::sleep(Duration::from_secs(2));
+        std::thread::sleep(LAUNCHER_ENDS);
+    }
+}
+
+/// Returns the name of a rank in messages that it prints itself, such as "rank 1 on `node-2`".
+fn name_of(rank: usize) -> String {
+    match host() {
+        Some(host) => format!("rank {rank} on `{host}`"),
+        None => format!("rank {rank}"),
+    }
+}
+
+/// Runs `call`, which nothing can interrupt. If it takes longer than `limit`, another thread runs `late`, which ends the process.
+fn with_deadline<T>(limit: Duration, late: impl FnOnce() + Send + 'static, call: impl FnOnce() -> T) -> T {
+    let (running, ended) = channel::<()>();
+    std::thread::spawn(move || {
+        // The channel closes at the end of the call.
+        if ended.recv_timeout(limit) == Err(RecvTimeoutError::Timeout) {
+            late();
+        }
+    });
+    let result = call();
+    drop(running);
+    result
+}
+
+/// Initializes MPI, which waits until all ranks have done so.
+fn open_mpi(launch: &Launch, limit: Duration, late: impl FnOnce() + Send + 'static) -> Result<Mpi, String> {
+    HAS_CALLED_MPI.store(true, Ordering::SeqCst);
+    with_deadline(limit, late, || Mpi::open(launch)).map_err(|error| error.to_string())
+}
+
+/// Shows the error of a command, if any, and returns the exit code. All ranks of a launcher end at an error of one of them.
+pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
+    let launch = Launch::detect().ok().flatten().filter(|launch| launch.size > 1);
+    match (result, launch) {
+        (Err(error), Some(launch)) if !HAS_CALLED_MPI.load(Ordering::SeqCst) => end_before_joining(error, launch, out),
+        (result, _) => report::finish(result, out),
+    }
+}
+
+/// Ends all ranks because of an error that this rank had before it joined the others, such as an unknown argument. It joins them now. So the
+/// others do not wait for it, and an error that all ranks have is shown once.
+fn end_before_joining(error: anyhow::Error, launch: Launch, out: &Output) -> u8 {
+    let code = report::code(&error);
+    if launch.rank == 0 {
+        // First the error: MPI may be missing, or end this process.
+        report::finish(Err(error), out);
+        return match open_mpi(&launch, JOINING_TO_REPORT, move || exit_at_once(code)) {
+            Ok(mpi) => {
+                std::thread::sleep(FORWARDING);
+                mpi.abort(code.into())
+            }
+            Err(_) => code,
+        };
+    }
+    let report = {
+        let text = format!("{} {}: {}", out.paint().error("error:"), name_of(launch.rank), report::text(&error));
+        let out = out.clone();
+        move || out.error(&text)
+    };
+    let late = {
+        let report = report.clone();
+        move || {
+            report();
+            exit_at_once(code)
+        }
+    };
+    match open_mpi(&launch, JOINING_TO_REPORT, late) {
+        Ok(mpi) => {
+            let ranks = Ranks::new(Box::new(mpi), PATIENCE);
+            let joined = Joined { ranks, launch: Some(launch), patience: PATIENCE, silence: None };
+            report::finish(joined.end(Err(error), out), out)
+        }
+        Err(_) => {
+            let_first_report(launch.rank);
+            report();
+            code
+        }
     }
 }
 
@@ -181,35 +270,59 @@ fn replace(mut command: Command) -> std::io::Result<()> {
     std::process::exit(status.code().unwrap_or(1))
 }
 
+/// Warning about `ranks` on a machine with fewer cores.
+fn crowding(ranks: usize, cores: usize) -> Option<String> {
+    let cores_text = if cores == 1 { "1 core".to_owned() } else { format!("{cores} cores") };
+    (ranks > cores).then(|| {
+        format!(
+            "{ranks} ranks run on this machine, which has only {cores_text}: more ranks than cores make training slower"
+        )
+    })
+}
+
 /// The ranks of a training command, and the output of this rank.
 pub struct Joined {
     /// Communicator of the ranks.
     pub ranks: Ranks,
     launch: Option<Launch>,
+    /// Longest time that this rank waits for the others.
+    patience: Duration,
     silence: Option<Output>,
 }
 
 impl Joined {
     /// Returns a single rank.
     fn alone() -> Self {
-        Self { ranks: Ranks::ALONE, launch: None, silence: None }
+        Self { ranks: Ranks::ALONE, launch: None, patience: PATIENCE, silence: None }
     }
 
     /// Joins the ranks that a launcher started. Without a launcher, there is a single rank.
     ///
     /// # Errors
-    /// There is no MPI, or it does not belong to the launcher.
-    pub fn new(args: RankArgs) -> anyhow::Result<Self> {
+    /// There is no MPI, or it does not belong to the launcher. If another rank does not join, this process ends.
+    pub fn new(args: RankArgs, out: &Output) -> anyhow::Result<Self> {
         let Some(launch) = launch()? else { return Ok(Self::alone()) };
         let patience = args.timeout.map_or(PATIENCE, Duration::from_secs);
-        let ranks = match (Mpi::open(&launch), launch.size) {
+        let name = name_of(launch.rank);
+        let late = {
+            let (name, out) = (name.clone(), out.clone());
+            move || {
+                let_first_report(launch.rank);
+                let limit = patience.as_secs();
+                let message = format!("{name}: the other ranks have not joined within {limit} s");
+                let hint = "look for an earlier error of another rank. It may have failed to start, its machine may be down, or the network \
+                            between them. `--rank-timeout` sets a longer wait";
+                exit_at_once(report::finish(Err(Error::input(message).with_hint(hint).into()), &out))
+            }
+        };
+        let ranks = match (open_mpi(&launch, patience, late), launch.size) {
             (Ok(mpi), _) => Ranks::new(Box::new(mpi), patience),
             // There is no other process to communicate with.
             (Err(_), 1) => Ranks::ALONE,
             (Err(error), size) => {
-                let_first_speak(launch.rank);
+                let_first_report(launch.rank);
                 let message = format!(
-                    "{} started {size} processes, and this one cannot join them: {error}",
+                    "{name}: {} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()
                 );
                 let install = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its \
@@ -228,9 +341,9 @@ impl Joined {
         let silence = (!ranks.is_first()).then(Output::captured);
         if silence.is_some() {
             // The signal reaches every rank, and all stop together. The first one prints the answer.
-            crate::watch::catch_interrupts(None);
+            watch::catch_interrupts(None);
         }
-        Ok(Self { ranks, launch: Some(launch), silence })
+        Ok(Self { ranks, launch: Some(launch), patience, silence })
     }
 
     /// Returns whether a launcher started this process, alone or with others.
@@ -245,10 +358,20 @@ impl Joined {
 
     /// Returns the default number of threads of this rank: its share of the cores. `None` if the launcher has already bound ranks to cores.
     pub fn threads(&self, cores: usize) -> Option<usize> {
+        self.sharing(cores).map(|ranks| (cores / ranks).max(1))
+    }
+
+    /// Returns a warning if more ranks share this machine than it has cores.
+    pub fn crowding(&self, cores: usize) -> Option<String> {
+        self.sharing(cores).and_then(|ranks| crowding(ranks, cores))
+    }
+
+    /// Returns the number of ranks that share the cores of this machine. `None` if the launcher has bound ranks to cores.
+    fn sharing(&self, cores: usize) -> Option<usize> {
         let local = self.launch.filter(|launch| launch.size > 1)?.local_size?;
         let all = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let all = all.lines().filter(|line| line.starts_with("processor")).count();
-        (cores >= all).then(|| (cores / local).max(1))
+        (cores >= all).then_some(local)
     }
 
     /// Ends the command on all ranks. An error is shown once.
@@ -264,12 +387,12 @@ impl Joined {
                 result
             }
             Ok(()) => {
-                ranks.finish();
+                self.leave("the results of this run are complete", 0, out);
                 Ok(())
             }
             // All ranks have stopped at the same step.
             Err(error) if matches!(error.downcast_ref::<Error>(), Some(Error::Interrupted)) => {
-                ranks.finish();
+                self.leave("this run has stopped, and its files are complete", report::INTERRUPTED, out);
                 match ranks.is_first() {
                     true => Err(error),
                     false => std::process::exit(i32::from(report::finish(Err(error), self.output(out)))),
@@ -289,5 +412,54 @@ impl Joined {
                 ranks.abort(i32::from(code))
             }
         }
+    }
+
+    /// Leaves MPI, which waits for all ranks. If one does not leave, or a signal arrives, this process ends without it. The first rank then
+    /// reports the `state` of the run and ends with `code`.
+    fn leave(&self, state: &'static str, code: u8, out: &Output) {
+        let is_first = self.ranks.is_first();
+        // The others wait while the first rank saves. If they ended first, some launchers would end the first one.
+        let limit = if is_first { self.patience } else { 2 * self.patience };
+        if is_first {
+            watch::end_on_interrupts_with(out, format!("ending without the other ranks: {state}"), code);
+        }
+        let late = {
+            let (name, out) = (name_of(self.ranks.rank()), out.clone());
+            move || {
+                let seconds = limit.as_secs();
+                if is_first {
+                    out.warn(format_args!("the other ranks have not ended within {seconds} s, but {state}"));
+                    exit_at_once(code);
+                }
+                let message = format!("{name} has finished, but the other ranks have not ended within {seconds} s");
+                exit_at_once(report::finish(Err(Error::input(message).into()), &out))
+            }
+        };
+        with_deadline(limit, late, || self.ranks.finish());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_does_not_return_has_a_deadline() {
+        // The call ends only after the deadline.
+        let (passed, noticed) = channel();
+        let late = move || passed.send("late").expect("the call waits");
+        assert_eq!(with_deadline(Duration::ZERO, late, || noticed.recv()), Ok("late"));
+        // A call that returns is not late: the channel closes without a message.
+        let (passed, noticed) = channel();
+        let late = move || passed.send("late").expect("the test waits");
+        assert_eq!(with_deadline(Duration::MAX, late, || 7), 7);
+        assert!(noticed.recv().is_err());
+    }
+
+    #[test]
+    fn more_ranks_than_cores_get_a_warning() {
+        assert_eq!(crowding(2, 2), None);
+        let warning = crowding(3, 1).expect("they share one core");
+        assert!(warning.starts_with("3 ranks run on this machine, which has only 1 core:"), "{warning}");
     }
 }

@@ -11,7 +11,7 @@ const FAILED: u8 = 1;
 /// The command line or the configuration is wrong.
 const USAGE: u8 = 2;
 /// Interrupted by the user, after a checkpoint.
-const INTERRUPTED: u8 = 130;
+pub const INTERRUPTED: u8 = 130;
 
 /// Adds to an interruption what was saved and how to continue. Other errors stay as they are.
 pub fn interrupted(error: Error, text: impl FnOnce() -> String) -> anyhow::Error {
@@ -42,11 +42,18 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
     if let Some(FindingsExit(code)) = error.downcast_ref() {
         return *code;
     }
-    let error = match error.downcast::<clap::Error>() {
-        Ok(error) => return crate::output::usage(error, None),
-        Err(error) => error,
-    };
-    out.error(render(&error, out.paint()).trim_end());
+    match error.downcast_ref::<clap::Error>() {
+        Some(error) => crate::output::usage(error),
+        None => out.error(render(&error, out.paint()).trim_end()),
+    }
+    code(&error)
+}
+
+/// Returns the exit code of a command that ends with this error.
+pub fn code(error: &anyhow::Error) -> u8 {
+    if let Some(error) = error.downcast_ref::<clap::Error>() {
+        return u8::try_from(error.exit_code()).unwrap_or(USAGE);
+    }
     match error.downcast_ref::<Error>() {
         Some(Error::Config(_)) => USAGE,
         Some(Error::Interrupted) => INTERRUPTED,

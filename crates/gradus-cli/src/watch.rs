@@ -1,6 +1,6 @@
 //! Display of a run on the terminal, with progress and metrics, and handling of Ctrl-C.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::borrow::Cow;
 use std::sync::{LazyLock, Mutex, OnceLock, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -11,7 +11,9 @@ use gradus::task::DataConfig;
 use gradus::train::observer::{Event, Observer};
 
 use crate::output::Output;
+use crate::process::exit_at_once;
 use crate::progress::Progress;
+use crate::report::INTERRUPTED;
 
 /// Raised by Ctrl-C. The trainer checks it between rows and steps, and while it waits for a reward program.
 static INTERRUPT: LazyLock<Interrupt> = LazyLock::new(Interrupt::default);
@@ -115,12 +117,41 @@ pub const STOPPING_TRAINING: &str = "stopping: training ends the current work an
 /// Message after the first Ctrl-C of other commands.
 pub const STOPPING: &str = "stopping; press Ctrl-C again to stop now";
 
-/// Whether the first Ctrl-C only raises the flag. Otherwise it ends the program.
-static RAISES: AtomicBool = AtomicBool::new(false);
+/// Message after a Ctrl-C.
+type Answer = (Output, Cow<'static, str>);
+
+/// Reaction to Ctrl-C.
+enum Reaction {
+    /// The first one raises the flag, and another one ends the program.
+    Raise(Option<Answer>),
+    /// The first one ends the program with this exit code.
+    End(Option<Answer>, u8),
+}
+
+/// Effect of one Ctrl-C.
+#[derive(Debug)]
+struct Effect<'a> {
+    answer: Option<&'a Answer>,
+    /// Exit code, if the program ends. Otherwise the flag is raised.
+    code: Option<u8>,
+}
+
+impl Reaction {
+    /// Returns the effect of a signal at this time after the first one. `None` for the first. Signals within a second count as one and have no
+    /// further effect.
+    fn effect(&self, after_first: Option<Duration>) -> Option<Effect<'_>> {
+        match (self, after_first) {
+            (_, Some(after)) if after <= TOGETHER => None,
+            (Self::Raise(answer), None) => Some(Effect { answer: answer.as_ref(), code: None }),
+            (Self::Raise(_), Some(_)) => Some(Effect { answer: None, code: Some(INTERRUPTED) }),
+            (Self::End(answer, code), _) => Some(Effect { answer: answer.as_ref(), code: Some(*code) }),
+        }
+    }
+}
+
+static REACTION: Mutex<Reaction> = Mutex::new(Reaction::End(None, INTERRUPTED));
 /// Time of the first Ctrl-C.
 static FIRST: OnceLock<Instant> = OnceLock::new();
-/// Message after the first Ctrl-C.
-static ANSWER: Mutex<Option<(Output, &'static str)>> = Mutex::new(None);
 
 /// Handles Ctrl-C from now on: the first raises a flag and prints a message immediately. Another one, at least a second later, ends the
 /// program.
@@ -129,10 +160,7 @@ pub fn catch_interrupts(answer: Option<(&Output, &'static str)>) {
     if answer.is_some_and(|(out, _)| out.is_captured()) {
         return;
     }
-    let mut current = ANSWER.lock().unwrap_or_else(PoisonError::into_inner);
-    *current = answer.map(|(out, answer)| (out.clone(), answer));
-    drop(current);
-    RAISES.store(true, Ordering::SeqCst);
+    set_reaction(Reaction::Raise(answer.map(|(out, answer)| (out.clone(), answer.into()))));
     handle_interrupts();
 }
 
@@ -143,17 +171,34 @@ pub fn end_on_interrupts(out: &Output) {
     }
 }
 
+/// Lets Ctrl-C print `answer` and end the program with `code`. For the end of a command, when its files are complete.
+pub fn end_on_interrupts_with(out: &Output, answer: String, code: u8) {
+    if !out.is_captured() {
+        set_reaction(Reaction::End(Some((out.clone(), answer.into())), code));
+        handle_interrupts();
+    }
+}
+
+fn set_reaction(reaction: Reaction) {
+    *REACTION.lock().unwrap_or_else(PoisonError::into_inner) = reaction;
+}
+
 fn handle_interrupts() {
     // Registering fails only if a handler is already installed, and one is enough.
     let _ = ctrlc::set_handler(|| {
-        if !RAISES.load(Ordering::SeqCst) || FIRST.get_or_init(Instant::now).elapsed() > TOGETHER {
-            remove_unfinished();
-            std::process::exit(130);
+        let after_first = FIRST.get().map(Instant::elapsed);
+        FIRST.get_or_init(Instant::now);
+        let reaction = REACTION.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(Effect { answer, code }) = reaction.effect(after_first) else { return };
+        if code.is_none() {
+            INTERRUPT.raise();
         }
-        INTERRUPT.raise();
-        // Print the message once: signals within a second count as one.
-        if let Some((out, answer)) = ANSWER.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some((out, answer)) = answer {
             out.answer(answer);
+        }
+        if let Some(code) = code {
+            remove_unfinished();
+            exit_at_once(code);
         }
     });
 }
@@ -232,6 +277,25 @@ mod tests {
     fn numbers_are_short() {
         let shown = [0.0, 1.0, -12.3456, 0.5, 0.012345, 1234.56, 1.5e-6, f64::NAN].map(short);
         assert_eq!(shown, ["0", "1.000", "-12.35", "0.5000", "0.0123", "1235", "1.50e-6", "NaN"]);
+    }
+
+    #[test]
+    fn a_signal_raises_the_flag_and_a_later_one_ends_the_program() {
+        let answer = || Some((Output::captured(), "stopping".into()));
+        let effect = |reaction: &Reaction, after: Option<u64>| {
+            let effect = reaction.effect(after.map(Duration::from_millis))?;
+            Some((effect.answer.map(|(_, text)| text.to_string()), effect.code))
+        };
+        let text = || Some("stopping".to_owned());
+        let training = Reaction::Raise(answer());
+        assert_eq!(effect(&training, None), Some((text(), None)));
+        assert_eq!(effect(&training, Some(500)), None, "the terminal and the launcher send the same one");
+        assert_eq!(effect(&training, Some(1500)), Some((None, Some(130))));
+        // A finished run waits for the other ranks.
+        let finished = Reaction::End(answer(), 0);
+        assert_eq!(effect(&finished, None), Some((text(), Some(0))));
+        assert_eq!(effect(&finished, Some(500)), None, "the signal that stopped the run");
+        assert_eq!(effect(&finished, Some(1500)), Some((text(), Some(0))));
     }
 
     #[test]

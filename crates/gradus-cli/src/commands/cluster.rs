@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::Context as _;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use gradus::Error;
 use gradus::config::{Plan, Request, RunConfig};
+use gradus::device;
 use gradus::machine::Machine;
 use gradus::shell;
 use gradus::train::forecast;
@@ -67,10 +68,10 @@ struct SlurmArgs {
     #[command(flatten)]
     run: RunArgs,
     /// Time limit of the job
-    #[arg(long, value_name = "D-HH:MM:SS", default_value = SLURM_TIME, value_parser = one_line)]
+    #[arg(long, value_name = "D-HH:MM:SS", default_value = SLURM_TIME, value_parser = slurm_time)]
     time: String,
     /// Partition of the cluster
-    #[arg(long, value_name = "NAME", value_parser = one_line)]
+    #[arg(long, value_name = "NAME", value_parser = one_word)]
     partition: Option<String>,
 }
 
@@ -78,9 +79,19 @@ struct SlurmArgs {
 struct KubernetesArgs {
     #[command(flatten)]
     run: RunArgs,
-    /// Container image with gradus, an MPI and an SSH server
+    /// Container image with gradus, an MPI and an SSH server (docs/ranks.md)
     #[arg(long, value_name = "IMAGE", required = true)]
     image: String,
+    /// The MPI in the image
+    #[arg(long, value_name = "MPI", required = true)]
+    mpi: MpiImplementation,
+    /// Numeric ID of the user in the pods
+    #[arg(long, value_name = "ID", default_value_t = 0)]
+    user: u32,
+    /// Home folder of the user in the image. The keys of SSH go to `.ssh` in it. A user other than root needs `.sshd_config` there.
+    /// Default: `/root`, or `/home/mpiuser` for other users
+    #[arg(long, value_name = "DIR")]
+    home: Option<String>,
     /// Claim of the volume that all pods share
     #[arg(long, value_name = "NAME", required = true)]
     volume_claim: String,
@@ -97,6 +108,42 @@ struct SkypilotArgs {
     /// wheel in the working directory (docs/ranks.md)
     #[arg(long, value_name = "COMMAND", required = true)]
     setup: String,
+    /// SkyPilot's name of the GPU, such as `H100`, if `train.device` is a GPU
+    #[arg(long, value_name = "NAME", value_parser = one_word)]
+    accelerator: Option<String>,
+}
+
+/// Names of MPI implementations in an MPIJob.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+#[value(rename_all = "lower")]
+enum MpiImplementation {
+    /// Open MPI.
+    OpenMpi,
+    /// MPICH.
+    Mpich,
+    /// Intel MPI.
+    Intel,
+}
+
+impl MpiImplementation {
+    /// Returns the value of `mpiImplementation`.
+    fn name(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "OpenMPI",
+            Self::Mpich => "MPICH",
+            Self::Intel => "Intel",
+        }
+    }
+
+    /// Returns the launcher for `ranks` processes, which may run as root and does not bind processes to cores. MPICH binds none.
+    fn launcher(self, ranks: u64, is_root: bool) -> String {
+        match self {
+            Self::OpenMpi if is_root => format!("mpirun --allow-run-as-root -n {ranks} --bind-to none"),
+            Self::OpenMpi => format!("mpirun -n {ranks} --bind-to none"),
+            Self::Mpich => format!("mpirun -n {ranks}"),
+            Self::Intel => format!("mpirun -genv I_MPI_PIN 0 -n {ranks}"),
+        }
+    }
 }
 
 /// Properties of a run that job files need.
@@ -107,13 +154,24 @@ struct Job {
     nodes: u32,
     ranks_per_node: u32,
     cpus: u32,
+    /// Number of GPUs per machine.
+    gpus: u32,
     gigabytes: u64,
 }
 
 impl Job {
     fn new(args: &RunArgs, out: &Output) -> anyhow::Result<Self> {
         let request = Request { file: Some(&args.file), ..Request::default() };
-        let plan = Plan::check(&RunConfig::load(&request)?, &Machine::detect())?.on_ranks();
+        let mut written = RunConfig::load(&request)?;
+        let machine = Machine::detect();
+        let device = written.config.train.device.clone();
+        let gpus = gpus(&device);
+        // This machine need not have the GPU. The rest of the configuration is checked as for the CPU.
+        let lacks_gpu = gpus > 0 && device::canonical(&device).is_some_and(|name| !machine.devices.contains(&name));
+        if lacks_gpu {
+            "cpu".clone_into(&mut written.config.train.device);
+        }
+        let plan = Plan::check(&written, &machine)?.on_ranks();
         out.notes(plan.notes());
         if !plan.is_set("output_dir") {
             let message = format!("`{}` has no `output_dir`", args.file.display());
@@ -122,14 +180,21 @@ impl Job {
         }
         let ranks = u64::from(args.nodes) * u64::from(args.ranks_per_node);
         plan.check_ranks(ranks)?;
+        if gpus > 0 && args.ranks_per_node > 1 {
+            let message = format!(
+                "`train.device` is `{device}`, so the {} ranks of a machine would share one GPU",
+                args.ranks_per_node
+            );
+            return Err(Error::input(message).with_hint("start one rank per machine: `--ranks-per-node 1`").into());
+        }
         let gigabytes = match args.memory {
             Some(gigabytes) => gigabytes,
-            None => gigabytes(&plan, ranks, args.ranks_per_node, out)?,
+            None => gigabytes(&plan, lacks_gpu.then_some(&device), ranks, args.ranks_per_node, out)?,
         };
         let name = args.name.as_deref().map_or_else(|| job_name(plan.output_dir()), allowed);
         let RunArgs { nodes, ranks_per_node, cpus, .. } = *args;
         let file = shell::path(&args.file);
-        Ok(Self { name, file, ranks, nodes, ranks_per_node, cpus, gigabytes })
+        Ok(Self { name, file, ranks, nodes, ranks_per_node, cpus, gpus, gigabytes })
     }
 
     /// Number of cores per machine.
@@ -143,11 +208,32 @@ impl Job {
     }
 }
 
-/// Computes the memory in gigabytes of a machine with `on_machine` of the run's ranks: the forecast plus a quarter.
-pub(super) fn gigabytes(plan: &Plan, ranks: u64, on_machine: u32, out: &Output) -> anyhow::Result<u64> {
+/// Returns the number of GPUs that a machine needs for `train.device`. Devices are numbered from 0.
+pub(super) fn gpus(device: &str) -> u32 {
+    let name = device::canonical(device).unwrap_or_default();
+    match name.split_once(':') {
+        // `gpu:software` has no number, and computes on the CPU.
+        Some((_, number)) => number.parse().map_or(0, |number: u32| number.saturating_add(1)),
+        None => u32::from(matches!(&*name, "gpu" | "cuda")),
+    }
+}
+
+/// Computes the main memory in gigabytes of a machine with `on_machine` of the run's ranks: the forecast plus a quarter. `gpu` names the device of
+/// the run if this machine lacks it.
+pub(super) fn gigabytes(
+    plan: &Plan,
+    gpu: Option<&String>,
+    ranks: u64,
+    on_machine: u32,
+    out: &Output,
+) -> anyhow::Result<u64> {
     let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out, STOPPING));
     let workload = workload.context("the memory cannot be forecast on this machine; set it with `--memory`")?;
-    let of_rank = workload.forecast().peak_bytes as f64;
+    let forecast = match gpu {
+        Some(gpu) => workload.on_gpu(gpu.clone()).forecast(),
+        None => workload.forecast(),
+    };
+    let of_rank = forecast.host_bytes.unwrap_or(forecast.peak_bytes) as f64;
     Ok((of_rank * f64::from(on_machine) * 1.25 / 1e9).ceil() as u64)
 }
 
@@ -173,11 +259,23 @@ fn allowed(name: &str) -> String {
     }
 }
 
-/// Parses an argument that is one line of a job file. A second line could be an instruction of its own.
-pub(super) fn one_line(text: &str) -> Result<String, String> {
-    match text.contains(char::is_control) {
-        true => Err("it contains a line break or another control character".into()),
+/// Parses an argument that is one word of a job file. A second word could be an option, and a second line an instruction.
+pub(super) fn one_word(text: &str) -> Result<String, String> {
+    match text.is_empty() || text.contains(|letter: char| letter.is_whitespace() || letter.is_control()) {
+        true => Err("expected a name without spaces and line breaks".into()),
         false => Ok(text.to_owned()),
+    }
+}
+
+/// Parses a time limit that Slurm accepts.
+pub(super) fn slurm_time(text: &str) -> Result<String, String> {
+    let is_unlimited = ["UNLIMITED", "INFINITE"].iter().any(|word| text.eq_ignore_ascii_case(word));
+    match is_unlimited || slurm_seconds(text).is_some() {
+        true => Ok(text.to_owned()),
+        false => Err(
+            "expected a time limit such as `90` (minutes), `2:00:00`, `1-12` (days-hours), `1-00:00:00` or `UNLIMITED`"
+                .into(),
+        ),
     }
 }
 
@@ -228,6 +326,8 @@ pub(super) struct SlurmJob<'a> {
     pub options: Vec<String>,
     /// Number of cores per task.
     pub cpus: u32,
+    /// Number of GPUs per machine.
+    pub gpus: u32,
     /// Memory per machine in gigabytes.
     pub gigabytes: u64,
     pub time: &'a str,
@@ -238,10 +338,11 @@ pub(super) struct SlurmJob<'a> {
 
 impl SlurmJob<'_> {
     pub fn head(&self) -> String {
-        let Self { name, options, cpus, gigabytes, time, partition, log } = self;
+        let Self { name, options, cpus, gpus, gigabytes, time, partition, log } = self;
         let all = [format!("--job-name={name}")].into_iter().chain(options.iter().cloned());
         let all =
             all.chain([format!("--cpus-per-task={cpus}"), format!("--mem={gigabytes}G"), format!("--time={time}")]);
+        let all = all.chain((*gpus > 0).then(|| format!("--gres=gpu:{gpus}")));
         let all = all.chain(partition.map(|name| format!("--partition={name}"))).chain([format!("--output={log}")]);
         let lines: String = all.map(|option| format!("#SBATCH {option}\n")).collect();
         let lead = slurm_lead(time);
@@ -254,12 +355,13 @@ impl SlurmJob<'_> {
 }
 
 fn slurm(args: &SlurmArgs, job: &Job) -> String {
-    let Job { name, nodes, ranks_per_node, cpus, gigabytes, .. } = job;
+    let Job { name, nodes, ranks_per_node, cpus, gpus, gigabytes, .. } = job;
     let log = format!("{name}-%j.log");
     let head = SlurmJob {
         name,
         options: vec![format!("--nodes={nodes}"), format!("--ntasks-per-node={ranks_per_node}")],
         cpus: *cpus,
+        gpus: *gpus,
         gigabytes: *gigabytes,
         time: &args.time,
         partition: args.partition.as_deref(),
@@ -277,22 +379,36 @@ fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
     let Job { name, nodes, ranks, ranks_per_node, gigabytes, .. } = job;
     let volumes = json!([{ "name": "shared", "persistentVolumeClaim": { "claimName": args.volume_claim } }]);
     let mounts = json!([{ "name": "shared", "mountPath": args.mount }]);
-    let limits = json!({ "cpu": job.machine_cpus(), "memory": format!("{gigabytes}G") });
+    let mut limits = json!({ "cpu": job.machine_cpus(), "memory": format!("{gigabytes}G") });
+    if job.gpus > 0 {
+        limits["nvidia.com/gpu"] = job.gpus.into();
+    }
+    let is_root = args.user == 0;
+    let home = args.home.as_deref().unwrap_or(if is_root { "/root" } else { "/home/mpiuser" });
+    // Images can name another user, who could not read the keys.
+    let user = json!({ "runAsUser": args.user });
     let pod = |container: serde_json::Value| json!({ "spec": { "containers": [container], "volumes": volumes } });
-    let command = format!("mpirun -n {ranks} --bind-to none {}", job.command());
+    let command = format!("{} {}", args.mpi.launcher(*ranks, is_root), job.command());
     let launcher = pod(json!({
         "name": "launcher", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,
-        "command": ["/bin/sh", "-c", command],
+        "securityContext": user, "command": ["/bin/sh", "-c", command],
     }));
-    let worker = pod(json!({
+    let mut worker = json!({
         "name": "worker", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,
-        "resources": { "limits": limits },
-    }));
+        "securityContext": user, "resources": { "limits": limits },
+    });
+    // The operator starts the server for root, with the configuration of the system. Only root can read the host keys there.
+    if !is_root {
+        worker["command"] = json!(["/usr/sbin/sshd", "-De", "-f", format!("{home}/.sshd_config")]);
+    }
+    let worker = pod(worker);
     let manifest = json!({
         "apiVersion": "kubeflow.org/v2beta1",
         "kind": "MPIJob",
         "metadata": { "name": name },
         "spec": {
+            "mpiImplementation": args.mpi.name(),
+            "sshAuthMountPath": format!("{home}/.ssh"),
             "slotsPerWorker": ranks_per_node,
             "runPolicy": { "cleanPodPolicy": "Running", "backoffLimit": 3 },
             "mpiReplicaSpecs": {
@@ -305,18 +421,27 @@ fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
     serde_json::to_string_pretty(&manifest).expect("plain data") + "\n"
 }
 
-fn skypilot(args: &SkypilotArgs, job: &Job) -> String {
+fn skypilot(args: &SkypilotArgs, job: &Job) -> anyhow::Result<String> {
     let Job { name, nodes, ranks, ranks_per_node, gigabytes, .. } = job;
     let cpus = job.machine_cpus();
     let setup = args.setup.replace('\n', "\n  ");
-    format!(
+    let accelerators = match (&args.accelerator, job.gpus) {
+        (_, 0) => String::new(),
+        (Some(name), count) => format!("  accelerators: \"{name}:{count}\"\n"),
+        (None, _) => {
+            let message = "`train.device` is a GPU, and SkyPilot needs its name";
+            let hint = "add `--accelerator NAME`, such as `--accelerator H100`; `sky gpus list` lists the names";
+            return Err(Error::input(message).with_hint(hint).into());
+        }
+    };
+    Ok(format!(
         "name: \"{name}\"\nnum_nodes: {nodes}\n# SkyPilot copies this folder to every machine.\nworkdir: \
-         .\nresources:\n\x20 cpus: {cpus}+\n\x20 memory: {gigabytes}+\nsetup: |\n\x20 \
+         .\nresources:\n\x20 cpus: {cpus}+\n\x20 memory: {gigabytes}+\n{accelerators}setup: |2\n\x20 \
          {setup}\nrun: |\n\x20 # The first machine starts the ranks on all machines.\n\x20 if [ \
          \"$SKYPILOT_NODE_RANK\" = 0 ]; then\n\x20   HOSTS=$(echo \"$SKYPILOT_NODE_IPS\" | sed \
          's/$/:{ranks_per_node}/' | paste -sd, -)\n\x20   mpiexec -n {ranks} -hosts \"$HOSTS\" {command}\n\x20 fi\n",
         command = job.command(),
-    )
+    ))
 }
 
 /// Prints the job file, or submits it.
@@ -327,7 +452,7 @@ pub fn run(args: ClusterArgs, out: &Output) -> anyhow::Result<()> {
             (kubernetes(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["kubectl", "apply", "-f"]))
         }
         System::Skypilot(args) => {
-            (skypilot(args, &Job::new(&args.run, out)?), args.run.submit.then_some(&["sky", "launch", "-y"]))
+            (skypilot(args, &Job::new(&args.run, out)?)?, args.run.submit.then_some(&["sky", "launch", "-y"]))
         }
     };
     match submit {
@@ -377,6 +502,12 @@ mod tests {
         ] {
             assert_eq!((slurm_seconds(time), slurm_lead(time)), (seconds, lead), "{time}");
         }
+    }
+
+    #[test]
+    fn a_numbered_gpu_needs_those_before_it() {
+        let devices = ["cpu", "gpu", "gpu:0", "gpu:3", "cuda", "cuda:1", "gpu:software", "tpu"];
+        assert_eq!(devices.map(gpus), [0, 1, 1, 4, 1, 2, 0, 0]);
     }
 
     #[test]

@@ -247,6 +247,7 @@ mod tests {
         "file",
         "files",
         "folder",
+        "home",
         "labels",
         "model",
         "mount",

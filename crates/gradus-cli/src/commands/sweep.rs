@@ -55,10 +55,10 @@ struct SlurmArgs {
     #[arg(long, value_name = "GB", requires = "slurm", value_parser = clap::value_parser!(u64).range(1..))]
     memory: Option<u64>,
     /// Time limit of a run. Default one day
-    #[arg(long, value_name = "D-HH:MM:SS", requires = "slurm", value_parser = cluster::one_line)]
+    #[arg(long, value_name = "D-HH:MM:SS", requires = "slurm", value_parser = cluster::slurm_time)]
     time: Option<String>,
     /// Partition of the cluster
-    #[arg(long, value_name = "NAME", requires = "slurm", value_parser = cluster::one_line)]
+    #[arg(long, value_name = "NAME", requires = "slurm", value_parser = cluster::one_word)]
     partition: Option<String>,
 }
 
@@ -247,8 +247,10 @@ fn to_slurm(
     let gigabytes = match args.memory {
         Some(gigabytes) => gigabytes,
         None => {
-            let each =
-                plans.iter().map(|plan| cluster::gigabytes(plan, 1, 1, out)).collect::<anyhow::Result<Vec<_>>>()?;
+            let each = plans
+                .iter()
+                .map(|plan| cluster::gigabytes(plan, None, 1, 1, out))
+                .collect::<anyhow::Result<Vec<_>>>()?;
             each.into_iter().max().unwrap_or(1)
         }
     };
@@ -261,6 +263,7 @@ fn to_slurm(
         name: &name,
         options: vec![format!("--array=0-{}{limit}", pending.len() - 1)],
         cpus,
+        gpus: plans.iter().map(|plan| cluster::gpus(&plan.train().device)).max().unwrap_or(0),
         gigabytes,
         time: args.time.as_deref().unwrap_or(cluster::SLURM_TIME),
         partition: args.partition.as_deref(),

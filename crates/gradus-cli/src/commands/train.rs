@@ -54,10 +54,11 @@ fn run(request: &Request<'_>, matches: &ArgMatches, out: &Output) -> anyhow::Res
 /// Trains on the ranks that `args` request or a launcher started. Every rank makes the `plan`. Without ranks, trains in this process.
 pub fn on_ranks(args: RankArgs, plan: impl FnOnce() -> anyhow::Result<Plan>, out: &Output) -> anyhow::Result<()> {
     ranks::start(args)?;
-    let plan = plan();
-    let joined = Joined::new(args)?;
+    let plan = plan()?;
+    let joined = Joined::new(args, out)?;
     // A lost rank unwinds the stack, whatever this rank was doing.
-    let result = plan.and_then(|plan| catching(|| Ok(carry_out_on(plan, &joined, joined.output(out))))?);
+    let result =
+        catching(|| Ok(carry_out_on(plan, &joined, joined.output(out)))).map_err(anyhow::Error::from).flatten();
     joined.end(result, out)
 }
 
@@ -82,6 +83,9 @@ fn train(plan: &Plan, joined: &Joined, out: &Output) -> anyhow::Result<()> {
             "`train.threads` is {threads}, but this machine runs only {cores} at once: more threads make training \
              slower"
         ));
+    }
+    if let Some(warning) = joined.crowding(cores) {
+        out.warn(warning);
     }
     let own = joined.threads(cores);
     let threads = plan.train().threads.or(own);

@@ -128,6 +128,70 @@ fn an_error_is_said_once() {
     assert_eq!(refused.matches("error:").count(), 1, "{refused}");
 }
 
+/// Runs a command line on each rank. Lines of the launcher itself are removed.
+fn on_different_ranks(test: &CliTest, ranks: [(&[&str], &[&str]); 2]) -> Run {
+    let mut command = Command::new("mpiexec");
+    for (number, (program, arguments)) in ranks.into_iter().enumerate() {
+        command.args((number > 0).then_some(":")).args(["-n", "1"]);
+        command.args(program).arg(env!("CARGO_BIN_EXE_gradus")).args(arguments);
+    }
+    command.current_dir(test.path()).env("NO_COLOR", "1").stdin(Stdio::null()).envs([
+        ("OMPI_MCA_rmaps_base_oversubscribe", "1"),
+        ("PRTE_MCA_rmaps_default_mapping_policy", ":oversubscribe"),
+        ("OMPI_ALLOW_RUN_AS_ROOT", "1"),
+        ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1"),
+    ]);
+    let output = command.output().expect("the launcher starts");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let lines = |text: String| text.lines().filter(|line| is_ours(line)).map(|line| format!("{line}\n")).collect();
+    Run { code: output.status.code().unwrap_or(-1), stdout: text(&output.stdout), stderr: lines(text(&output.stderr)) }
+}
+
+#[test]
+fn a_rank_that_cannot_join_does_not_hold_up_the_others() {
+    if !has_mpi("a rank that cannot join") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let fine = dpo(&model, &["--output-dir", "run", "--rank-timeout", "10"]);
+    let without_mpi = ["env", "GRADUS_MPI=/nowhere/libmpi.so"];
+    let run = on_different_ranks(&test, [(&[], &fine), (&without_mpi, &fine)]);
+    // It names itself and its machine.
+    assert!(run.code != 0 && run.stderr.contains("error: rank 1 on `"), "{run:?}");
+    assert!(run.stderr.contains("started 2 processes, and this one cannot join them: `/nowhere/libmpi.so`"), "{run:?}");
+    // The launcher may end rank 0 first.
+    let others: Vec<&str> = run.stderr.lines().filter(|line| line.starts_with("error: rank 0")).collect();
+    assert!(others.iter().all(|line| line.ends_with(": the other ranks have not joined within 10 s")), "{run:?}");
+    assert!(!test.path().join("run").exists());
+    // A wrong command line on one rank ends both at once.
+    let fine = dpo(&model, &["--output-dir", "run"]);
+    let wrong = dpo(&model, &["--output-dir", "run", "--bogus", "1"]);
+    let run = on_different_ranks(&test, [(&[], &fine), (&[], &wrong)]);
+    assert!(run.code != 0 && run.stderr.starts_with("error: rank 1: unexpected argument '--bogus' found\n"), "{run:?}");
+    assert_eq!(run.stderr.matches("error:").count(), 1, "{run:?}");
+    let run = on_different_ranks(&test, [(&[], &wrong), (&[], &fine)]);
+    assert!(run.code != 0 && run.stderr.starts_with("error: unexpected argument '--bogus' found\n"), "{run:?}");
+    assert_eq!(run.stderr.matches("error:").count(), 1, "{run:?}");
+}
+
+#[test]
+fn an_error_before_the_ranks_join_is_shown_once() {
+    if !has_mpi("errors of all ranks") {
+        return;
+    }
+    let (test, model) = (place(), fixture_model("gpt2"));
+    let eval = ["eval", "--model", &model, "--data", "pairs.jsonl"];
+    for (arguments, expected) in [
+        (&eval[..], "started `gradus eval` 2 times, but this command runs in one process\n"),
+        (&dpo(&model, &["--ranks", "3"]), "`--ranks` is 3, but "),
+        (&dpo(&model, &["--bogus", "1"]), "error: unexpected argument '--bogus' found\n"),
+    ] {
+        let run = on_different_ranks(&test, [(&[], arguments), (&[], arguments)]);
+        assert!(run.code != 0 && run.stderr.contains(expected), "{run:?}");
+        assert_eq!(run.stderr.matches("error:").count(), 1, "{run:?}");
+    }
+}
+
 #[test]
 fn copies_of_one_process_are_refused() {
     let (test, model) = (place(), fixture_model("gpt2"));
@@ -145,13 +209,19 @@ fn copies_of_one_process_are_refused() {
     // Variables that are left in the environment can name any rank.
     let left = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
     let (code, text) = run(&["runs", "list", "."], &left);
-    let expected = "error: Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
-    assert!(code == 1 && text.starts_with(expected) && text.contains("such as `OMPI_COMM_WORLD_SIZE`"), "{text}");
+    let expected = ": Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
+    assert!(
+        code == 1
+            && text.starts_with("error: rank 1")
+            && text.contains(expected)
+            && text.contains("such as `OMPI_COMM_WORLD_SIZE`"),
+        "{text}"
+    );
     let (code, text) =
         run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
     let expected =
-        "error: `mpiexec` started 2 processes, and this one cannot join them: `/nowhere/libmpi.so` cannot be used: ";
-    assert!(code == 1 && text.starts_with(expected), "{text}");
+        ": `mpiexec` started 2 processes, and this one cannot join them: `/nowhere/libmpi.so` cannot be used: ";
+    assert!(code == 1 && text.starts_with("error: rank 0") && text.contains(expected), "{text}");
     let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
     let (code, text) = run(&dpo(&model, &[]), &srun);
     assert!(code == 1 && text.contains("\nhint: start MPICH with `srun --mpi=pmi2` and Open MPI with"), "{text}");
@@ -249,8 +319,8 @@ const CONFIG: &str = "output_dir: runs/Tea 1\nmethod: {dpo: {}}\ndata: pairs.jso
 fn a_script_for_slurm_can_be_handed_over() {
     let (test, model) = (place(), fixture_model("gpt2"));
     test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
-    let script =
-        test.succeeds(&["cluster", "slurm", "run.yml", "--nodes", "2", "--ranks-per-node", "2", "--cpus", "4", "-q"]);
+    let slurm = ["cluster", "slurm", "run.yml", "--nodes", "2", "--ranks-per-node", "2", "--cpus", "4", "-q"];
+    let script = test.succeeds(&[&slurm[..], &["--partition", "long,short"]].concat());
     for line in [
         "#SBATCH --job-name=tea-1",
         "#SBATCH --nodes=2",
@@ -258,6 +328,7 @@ fn a_script_for_slurm_can_be_handed_over() {
         "#SBATCH --cpus-per-task=4",
         "#SBATCH --signal=TERM@300",
         "#SBATCH --open-mode=append",
+        "#SBATCH --partition=long,short",
         "srun --cpus-per-task=4 --kill-on-bad-exit=1 gradus train run.yml --resume --threads 4",
     ] {
         assert!(script.lines().any(|found| found == line), "{line} in\n{script}");
@@ -265,6 +336,7 @@ fn a_script_for_slurm_can_be_handed_over() {
     let memory =
         script.lines().find_map(|line| line.strip_prefix("#SBATCH --mem=")?.strip_suffix('G')?.parse::<u64>().ok());
     assert!(memory.is_some_and(|gigabytes| gigabytes >= 1), "{script}");
+    assert!(!script.contains("--gres"), "{script}");
     // A shell can parse the script.
     let checked = Command::new("bash").args(["-n", "-c", &script]).status();
     assert!(checked.is_ok_and(|status| status.success()), "{script}");
@@ -288,19 +360,38 @@ fn kubernetes_and_skypilot_get_what_they_read() {
     test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
     let kubernetes =
         ["cluster", "kubernetes", "run.yml", "--nodes", "4", "--image", "me/gradus", "--volume-claim", "shared", "-q"];
-    let manifest: serde_json::Value = serde_json::from_str(&test.succeeds(&kubernetes)).expect("JSON, which is YAML");
+    let manifest = |more: &[&str]| -> serde_json::Value {
+        serde_json::from_str(&test.succeeds(&[&kubernetes[..], more].concat())).expect("JSON, which is YAML")
+    };
+    let manifests = [manifest(&["--mpi", "openmpi"]), manifest(&["--mpi", "mpich", "--user", "1000"])];
+    for (manifest, (implementation, keys, user, mpirun, server)) in manifests.iter().zip([
+        ("OpenMPI", "/root/.ssh", 0, "mpirun --allow-run-as-root -n 4 --bind-to none gradus train ", None),
+        ("MPICH", "/home/mpiuser/.ssh", 1000, "mpirun -n 4 gradus train ", Some("/home/mpiuser/.sshd_config")),
+    ]) {
+        let spec = &manifest["spec"];
+        assert_eq!((&spec["mpiImplementation"], &spec["sshAuthMountPath"]), (&implementation.into(), &keys.into()));
+        let container = |role: &str| spec["mpiReplicaSpecs"][role]["template"]["spec"]["containers"][0].clone();
+        for role in ["Launcher", "Worker"] {
+            assert_eq!(container(role)["securityContext"]["runAsUser"], user);
+        }
+        let command = container("Launcher")["command"][2].as_str().map(str::to_owned).expect("a command");
+        assert!(command.starts_with(mpirun), "{command}");
+        assert_eq!(container("Worker")["command"][3].as_str(), server);
+    }
+    let [manifest, _] = manifests;
     assert_eq!((&manifest["apiVersion"], &manifest["kind"]), (&"kubeflow.org/v2beta1".into(), &"MPIJob".into()));
     let replicas = &manifest["spec"]["mpiReplicaSpecs"];
     assert_eq!((&replicas["Launcher"]["replicas"], &replicas["Worker"]["replicas"]), (&1.into(), &4.into()));
     let launcher = &replicas["Launcher"]["template"]["spec"]["containers"][0];
-    assert_eq!(launcher["command"][2], "mpirun -n 4 --bind-to none gradus train run.yml --resume --threads 8");
+    let command = "mpirun --allow-run-as-root -n 4 --bind-to none gradus train run.yml --resume --threads 8";
+    assert_eq!(launcher["command"][2], command);
     let claim = &replicas["Worker"]["template"]["spec"]["volumes"][0]["persistentVolumeClaim"]["claimName"];
     assert_eq!(*claim, "shared");
     let setup = ["--setup", "pip install ./gradus_rl-*.whl mpich"];
     let run = test.run(&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"]);
     assert!(run.code == 2 && run.stderr.contains("--setup <COMMAND>"), "{run:?}");
     let task = test.succeeds(&[&["cluster", "skypilot", "run.yml", "--nodes", "2", "-q"][..], &setup].concat());
-    let installs = "setup: |\n  pip install ./gradus_rl-*.whl mpich\n";
+    let installs = "setup: |2\n  pip install ./gradus_rl-*.whl mpich\n";
     for part in
         ["name: \"tea-1\"\n", "num_nodes: 2\n", "workdir: .\n", installs, "-n 2 -hosts \"$HOSTS\" gradus train run.yml"]
     {
@@ -317,6 +408,35 @@ fn kubernetes_and_skypilot_get_what_they_read() {
     assert!(status.success() && test.read("got") == task);
     let named = test.read("named");
     assert!(named.ends_with(".yml\n") && !std::path::Path::new(named.trim_end()).exists(), "{named}");
+}
+
+/// The machine that writes the job file need not have a GPU.
+#[test]
+fn jobs_of_gpu_runs_request_gpus() {
+    let (test, model) = (place(), fixture_model("gpt2"));
+    test.write("run.yml", &format!("{CONFIG}model: {model}\ntrain: {{device: \"gpu:1\", compute: bf16}}\n"));
+    let script = test.succeeds(&["cluster", "slurm", "run.yml", "--nodes", "2", "-q"]);
+    assert!(script.contains("\n#SBATCH --gres=gpu:2\n"), "{script}");
+    let kubernetes =
+        ["cluster", "kubernetes", "run.yml", "--image", "i", "--volume-claim", "v", "--mpi", "mpich", "-q"];
+    let manifest: serde_json::Value = serde_json::from_str(&test.succeeds(&kubernetes)).expect("JSON, which is YAML");
+    let worker = &manifest["spec"]["mpiReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0];
+    assert_eq!(worker["resources"]["limits"]["nvidia.com/gpu"], 2);
+    let skypilot = ["cluster", "skypilot", "run.yml", "--setup", "true", "-q"];
+    let task = test.succeeds(&[&skypilot[..], &["--accelerator", "H100"]].concat());
+    assert!(task.contains("\n  accelerators: \"H100:2\"\n"), "{task}");
+    let run = test.run(&skypilot);
+    assert!(run.code == 1 && run.stderr.contains("\nhint: add `--accelerator NAME`"), "{run:?}");
+    test.fails(
+        &["cluster", "slurm", "run.yml", "--ranks-per-node", "2", "-q"],
+        1,
+        "error: `train.device` is `gpu:1`, so the 2 ranks of a machine would share one GPU\n\
+         hint: start one rank per machine: `--ranks-per-node 1`\n",
+    );
+    // A name that is no device is refused.
+    test.write("run.yml", &format!("{CONFIG}model: {model}\ntrain: {{device: tpu}}\n"));
+    let run = test.run(&["cluster", "slurm", "run.yml", "-q"]);
+    assert!(run.code == 2 && run.stderr.contains("`train.device` is `tpu`"), "{run:?}");
 }
 
 /// The way out of too many ranks.
@@ -348,8 +468,15 @@ fn what_a_cluster_cannot_run_is_refused() {
             &format!("error: 4294967296 ranks cannot share a run with `train.lanes: 8`\n{FEWER}"),
         );
     }
-    let run = test.run(&["cluster", "slurm", "run.yml", "--time", "1:00\n#SBATCH --account=x"]);
-    assert!(run.code == 2 && run.stderr.contains("it contains a line break"), "{run:?}");
+    for time in ["1:00\n#SBATCH --account=x", "soon", "1-00:00:00:00", "00:30:00 --wrap", ""] {
+        let run = test.run(&["cluster", "slurm", "run.yml", "--time", time]);
+        assert!(run.code == 2 && run.stderr.contains("expected a time limit such as `90`"), "{run:?}");
+    }
+    test.succeeds(&["cluster", "slurm", "run.yml", "--time", "unlimited", "-q"]);
+    for partition in ["a b", "a\n#SBATCH --account=x", ""] {
+        let run = test.run(&["cluster", "slurm", "run.yml", "--partition", partition]);
+        assert!(run.code == 2 && run.stderr.contains("expected a name without spaces"), "{run:?}");
+    }
     // The forecast refuses what the run refuses.
     let plan = ["plan", "dpo", "--model", &model, "--data", "pairs.jsonl", "--ranks"];
     test.fails(

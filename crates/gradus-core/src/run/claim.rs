@@ -345,8 +345,9 @@ fn boot_id() -> Option<String> {
     first_line("/proc/sys/kernel/random/boot_id")
 }
 
+/// Returns the name of this machine, if the system reports it.
 #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
-fn host() -> Option<String> {
+pub fn host() -> Option<String> {
     first_line("/proc/sys/kernel/hostname").or_else(|| std::env::var("HOSTNAME").ok())
 }
 

@@ -136,6 +136,8 @@ pub struct Recorder<'a> {
     /// Claim of the new directory, if the run directory was deleted.
     rescue: Option<Claim>,
     ranks: Ranks,
+    /// True if the observer was notified that another rank stops the run.
+    has_reported_stop: bool,
 }
 
 impl<'a> Recorder<'a> {
@@ -234,6 +236,7 @@ impl<'a> Recorder<'a> {
             resume_command: String::new(),
             rescue: None,
             ranks: Ranks::ALONE,
+            has_reported_stop: false,
         }
     }
 
@@ -282,7 +285,13 @@ impl<'a> Recorder<'a> {
 
     /// Returns true if the observer of this or another rank requests a stop. All ranks get the same answer.
     pub fn should_stop(&mut self) -> bool {
-        self.ranks.stops(self.observer.should_stop())
+        let is_asked = self.observer.should_stop();
+        let stops = self.ranks.stops(is_asked);
+        // The observer of this rank does not know why training stops.
+        if stops && !is_asked && !std::mem::replace(&mut self.has_reported_stop, true) {
+            self.emit(&Event::Message("stopping: another rank was asked to stop"));
+        }
+        stops
     }
 
     /// Returns a progress for step `step` (counted from 1) of `total`. It notifies the observer and ends the work when the observer requests

@@ -161,8 +161,7 @@ fn tell_ranks(lanes: Lanes, observer: &mut dyn Observer) {
     let all = ranks.all("processors", &own);
     let (processor, _, threads) = &all[0];
     let count = ranks.size();
-    let lanes = lanes.count();
-    observer.event(&Event::Message(&format!("{count} ranks of {threads} threads share {lanes} lanes")));
+    observer.event(&Event::Message(&division(count, *threads, lanes.count())));
     if let Some((rank, (other, ..))) =
         all.iter().enumerate().find(|(_, (_, instructions, _))| *instructions != all[0].1)
     {
@@ -171,6 +170,12 @@ fn tell_ranks(lanes: Lanes, observer: &mut dyn Observer) {
              weights are exactly reproducible only with the same mixture of processors"
         )));
     }
+}
+
+/// Describes how ranks divide the work.
+fn division(ranks: usize, threads: usize, lanes: usize) -> String {
+    let threads = if threads == 1 { "1 thread".to_owned() } else { format!("{threads} threads") };
+    format!("{ranks} ranks of {threads} share {lanes} lanes")
 }
 
 /// Reports the step that a run continues from, and changes of its configuration.
@@ -220,5 +225,16 @@ impl<'m> Visitor<'m> for Training<'_> {
 
     fn online<M: OnlineMethod>(self, method: &'m M) -> Result<FinishedRun> {
         self.context.online(method, self.observer)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_thread_is_singular() {
+        assert_eq!(division(2, 1, 4), "2 ranks of 1 thread share 4 lanes");
+        assert_eq!(division(4, 8, 8), "4 ranks of 8 threads share 8 lanes");
     }
 }

@@ -1,12 +1,14 @@
 //! The same run on 1, 2, 3 and 4 ranks ends with the same bits, for each method. In this file ranks are threads; the
 //! command-line tests cover processes started by MPI.
 
+use std::panic::resume_unwind;
 use std::thread;
 
 use gradus::Error;
 use gradus::ranks::{PATIENCE, Ranks, threads};
 use gradus::run::Existing;
-use gradus::train::observer::{Observer, Silent};
+use gradus::run::claim::read_state;
+use gradus::train::observer::{Event, Observer, Silent};
 use gradus::train::{FinishedRun, run_on};
 use serde_json::{Value, json};
 
@@ -281,4 +283,73 @@ fn what_ranks_cannot_share_is_refused() {
     let errors: Vec<String> = errors.into_iter().map(|error| error.expect_err("it is taken").to_string()).collect();
     assert!(errors[0].contains("exists and is not empty"), "{errors:?}");
     assert_eq!(errors[1], format!("rank 0: {}", errors[0]));
+}
+
+/// Fails in the first step, if it has ranks to notify.
+struct Failing(Option<Ranks>);
+
+impl Observer for Failing {
+    fn event(&mut self, event: &Event<'_>) {
+        if let (Some(ranks), Event::Step { .. }) = (self.0, event) {
+            ranks.fail("the disk is full");
+            resume_unwind(Box::new("the thread of this rank ends"));
+        }
+    }
+}
+
+#[test]
+fn a_run_whose_rank_is_lost_records_the_reason() {
+    let (dir, rest) = (TestDir::new(pairs()), text("dpo: {}"));
+    let outcomes: Vec<_> = thread::scope(|scope| {
+        let rank = |(rank, link): (usize, _)| {
+            let plan = dir.plan("run", "qwen3", &rest).on_existing(Existing::Refuse);
+            scope.spawn(move || {
+                let ranks = Ranks::new(link, PATIENCE);
+                run_on(&plan, ranks, &mut Failing((rank == 1).then_some(ranks)))
+            })
+        };
+        let ranks: Vec<_> = threads(2).into_iter().enumerate().map(rank).collect();
+        ranks.into_iter().map(thread::ScopedJoinHandle::join).collect()
+    });
+    let [Ok(Err(error)), Err(_)] = &outcomes[..] else { panic!("rank 0 fails because rank 1 has ended: {outcomes:?}") };
+    assert_eq!(error.to_string(), "rank 1: the disk is full");
+    let state = read_state(&dir.run("run")).expect("readable").expect("a state");
+    assert_eq!(state.error.as_deref(), Some("rank 1: the disk is full"));
+}
+
+/// Asks to stop if it is told to, and keeps messages.
+struct Stopping {
+    stops: bool,
+    messages: Vec<String>,
+}
+
+impl Observer for Stopping {
+    fn event(&mut self, event: &Event<'_>) {
+        if let Event::Message(text) = event {
+            self.messages.push((*text).to_owned());
+        }
+    }
+
+    fn should_stop(&mut self) -> bool {
+        self.stops
+    }
+}
+
+#[test]
+fn a_stop_of_one_rank_is_reported_by_the_others() {
+    let (dir, rest) = (TestDir::new(pairs()), text("dpo: {}"));
+    let announced = thread::scope(|scope| {
+        let rank = |(rank, link): (usize, _)| {
+            let plan = dir.plan("run", "qwen3", &rest).on_existing(Existing::Refuse);
+            scope.spawn(move || {
+                let mut observer = Stopping { stops: rank == 1, messages: Vec::new() };
+                let outcome = run_on(&plan, Ranks::new(link, PATIENCE), &mut observer);
+                assert!(matches!(outcome, Err(Error::Interrupted)), "rank {rank}: {outcome:?}");
+                observer.messages.iter().filter(|text| text.starts_with("stopping: another rank")).count()
+            })
+        };
+        let ranks: Vec<_> = threads(2).into_iter().enumerate().map(rank).collect();
+        ranks.into_iter().map(|rank| rank.join().expect("no rank panics")).collect::<Vec<_>>()
+    });
+    assert_eq!(announced, [1, 0]);
 }
