@@ -282,7 +282,8 @@ mod tests {
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
         let out = Output::captured();
-        let Progress(Kind::Lines(lines)) = Progress::lines("training", 700, out.clone()) else { unreachable!() };
+        let progress = Progress::lines("training", 700, out.clone());
+        let Kind::Lines(lines) = &progress.0 else { unreachable!() };
         lines.pace.set(Pace { started: start, before: 0, last: (0, start) });
         lines.within("accumulated 0/64", at(4));
         lines.set(1, "loss 2.5", at(5));

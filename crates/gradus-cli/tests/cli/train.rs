@@ -434,7 +434,8 @@ fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {
     let metrics = test.path().join("run/metrics.jsonl");
     let lines = || std::fs::read_to_string(&metrics).unwrap_or_default().lines().count();
     // `runs resume` has no flag `--resume`, so its message must not name that alone.
-    for arguments in [&arguments[..], &["runs", "resume", "run", "--runs-dir", "."]] {
+    let resume = ["runs", "resume", "run", "--runs-dir", "."];
+    for (arguments, directory) in [(&arguments[..], "run"), (&resume[..], "./run")] {
         let before = lines();
         let child = test.command(arguments).stderr(std::process::Stdio::piped()).spawn().expect("the binary runs");
         wait_until("two steps are logged", || lines() >= before + 2);
@@ -442,8 +443,8 @@ fn an_interrupted_run_leaves_a_checkpoint_and_goes_on() {
         let output = child.wait_with_output().expect("it ends");
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(130), "{stderr}");
-        let saved = "interrupted; a checkpoint was saved: resume with `gradus sft --output-dir run --resume`\n";
-        assert!(stderr.ends_with(saved), "{stderr}");
+        let saved = format!("a checkpoint was saved: resume with `gradus sft --output-dir {directory} --resume`\n");
+        assert!(stderr.ends_with(&saved), "{stderr}");
     }
 
     let done = lines();

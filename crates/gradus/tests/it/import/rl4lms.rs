@@ -105,7 +105,7 @@ train_evaluation:
 ";
 
 /// Returns [`RL4LMS`] with these changes.
-fn rl4lms(changes: &[(&str, &str)]) -> String {
+pub(super) fn rl4lms(changes: &[(&str, &str)]) -> String {
     changes.iter().fold(RL4LMS.to_owned(), |text, (old, new)| {
         assert!(text.contains(old), "{old}");
         text.replace(old, new)

@@ -1,5 +1,8 @@
 //! Keys that several tools share, and the YAML that all of them read.
 
+use gradus::config::System;
+
+use super::rl4lms::rl4lms;
 use super::{TRL_BASE, check, converted, imported, refused};
 
 /// LLaMA-Factory passes a null on to transformers, which then clips nothing. axolotl does not, so the default of transformers counts.
