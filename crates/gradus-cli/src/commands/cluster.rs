@@ -227,8 +227,10 @@ pub(super) fn gigabytes(
     on_machine: u32,
     out: &Output,
 ) -> anyhow::Result<u64> {
-    let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out, STOPPING));
-    let workload = workload.context("the memory cannot be forecast on this machine; set it with `--memory`")?;
+    let workload = match forecast::workload(plan, ranks as usize, &mut Watcher::new(out, STOPPING)) {
+        Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
+        found => found.context("the memory cannot be forecast on this machine; set it with `--memory`")?,
+    };
     let forecast = match gpu {
         Some(gpu) => workload.on_gpu(gpu.clone()).forecast(),
         None => workload.forecast(),
