@@ -155,7 +155,7 @@ impl Client {
                     Delay::Refusal { .. } => "its output may show more; correct it",
                 };
                 let keys = self.http.keys();
-                let hint = format!("{remedy}, and resume with `--resume`; `{keys}.wait_s` sets how long to wait");
+                let hint = format!("{remedy}, or wait longer: `{keys}.wait_s`");
                 return Err(Failure::Never(Error::Network { what, message, hint: Some(hint) }));
             }
             self.rest(pause.min(self.max_wait.saturating_sub(since.elapsed())))?;

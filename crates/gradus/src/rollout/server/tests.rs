@@ -423,7 +423,7 @@ fn a_server_that_is_gone_is_waited_for_no_longer_than_asked() {
     fake.end();
     let error = client.sample(&whole_weights("v"), &[request(1)]).expect_err("it is gone");
     assert!(error.to_string().contains("it has not answered for"), "{error}");
-    assert!(error.hint().is_some_and(|hint| hint.contains("--resume")), "{error}");
+    assert!(error.hint().is_some_and(|hint| hint.contains("start it again, or wait longer: `")), "{error}");
     // After a cancellation, the wait ends at once, however long it may be.
     let client = Client::new(&Endpoint { wait: Duration::from_secs(3600), ..endpoint }).expect("an address");
     client.stop();
