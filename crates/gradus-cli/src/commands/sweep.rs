@@ -336,7 +336,7 @@ fn train(
         std::thread::sleep(Duration::from_millis(100));
     }
     if is_interrupted() {
-        let text = "interrupted; a checkpoint was saved: run the same command again to resume";
+        let text = "interrupted: run the same command again to resume";
         return Err(interrupted(gradus::Error::Interrupted, || text.to_owned()));
     }
     match mistyped {

@@ -116,8 +116,7 @@ fn of_library(error: anyhow::Error) -> gradus::Error {
     error.downcast().unwrap_or_else(|other| gradus::Error::input(other.to_string()))
 }
 
-/// Returns what an interrupted run saved, with the command that continues it. `gradus runs resume` has other flags than the methods, so the
-/// command is complete.
+/// Returns what an interrupted run saved, with the command that resumes it.
 fn continuation(plan: &Plan) -> String {
     let steps = RunDir::open(plan.output_dir()).and_then(|run| run.checkpoint_steps()).unwrap_or_default();
     let command = plan.resume_command();

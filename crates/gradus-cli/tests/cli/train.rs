@@ -330,7 +330,8 @@ fn a_run_whose_directory_is_deleted_is_kept_beside_it() {
              `{directory}-rescued` with a checkpoint of step "
         );
         assert!(stderr.contains(&message), "{stderr}");
-        assert!(stderr.contains(&format!("hint: resume with `--resume --output-dir {directory}-rescued`")), "{stderr}");
+        let hint = format!("hint: resume with `gradus {method} --output-dir {directory}-rescued --resume`\n");
+        assert!(stderr.ends_with(&hint), "{stderr}");
         assert!(!test.path().join(&directory).exists(), "nothing is written where it was");
         let rescued = format!("{directory}-rescued");
         let done = steps(&test, &rescued).len();

@@ -47,7 +47,7 @@ pub use method::{MethodConfig, PluggedMethod, Visitor};
 pub use plan::Plan;
 pub use reference::{KeyReference, explain, markdown};
 pub use registry::{Options, Registry};
-pub(crate) use resume::other_settings;
+pub(crate) use resume::{other_settings, resume_command};
 pub use resume::{Resume, ResumeFrom};
 pub use reward_of_flags::reward_of_flags;
 pub use schema::{Field, Schema, Shape, Word};

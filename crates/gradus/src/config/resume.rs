@@ -18,7 +18,7 @@ use crate::run::{Checkpoint, RunDir, RunState};
 use crate::shell;
 
 /// Returns the command that resumes the run of `method` in `directory`.
-fn resume_command(method: &str, directory: &Path) -> String {
+pub(crate) fn resume_command(method: &str, directory: &Path) -> String {
     format!("gradus {method} --output-dir {} --resume", shell::path(directory))
 }
 

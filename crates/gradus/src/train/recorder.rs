@@ -12,7 +12,7 @@ use burn::tensor::Device;
 use serde_json::{Map, Value, json};
 
 use super::{EvalSplit, diagnosis};
-use crate::config::Plan;
+use crate::config::{Plan, resume_command};
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::learner::optimizer::{Optimizer, OptimizerConfig};
@@ -131,8 +131,8 @@ pub struct Recorder<'a> {
     reported: BTreeSet<String>,
     /// Text of `config.yml`.
     description: String,
-    /// Command that resumes the run.
-    resume_command: String,
+    /// Name of the method.
+    method: String,
     /// Claim of the new directory, if the run directory was deleted.
     rescue: Option<Claim>,
     ranks: Ranks,
@@ -180,15 +180,15 @@ impl<'a> Recorder<'a> {
         self.log.remarks()
     }
 
-    /// Sets the text of `config.yml` and the command that resumes the run.
+    /// Sets the text of `config.yml` and the method.
     #[must_use]
     pub fn described_by(self, plan: &Plan) -> Self {
-        Self { description: plan.to_yaml(), resume_command: plan.resume_command(), ..self }
+        Self { description: plan.to_yaml(), method: plan.method().name().to_owned(), ..self }
     }
 
-    /// Returns the command that resumes the run.
-    pub fn resume_command(&self) -> &str {
-        &self.resume_command
+    /// Returns the command that resumes the run, also after a rescue.
+    pub fn resume_command(&self) -> String {
+        resume_command(&self.method, self.run.path())
     }
 
     /// Continues from the first rank's checkpoint on another rank, whose records are never read.
@@ -233,7 +233,7 @@ impl<'a> Recorder<'a> {
             trackers: None,
             reported: BTreeSet::new(),
             description: String::new(),
-            resume_command: String::new(),
+            method: String::new(),
             rescue: None,
             ranks: Ranks::ALONE,
             has_reported_stop: false,
@@ -475,7 +475,7 @@ impl<'a> Recorder<'a> {
             "the run directory `{gone}` was deleted during the run; the recovered files are in `{kept}`{with}"
         ));
         let error = match checkpoint {
-            Some(_) => error.with_hint(format!("resume with `--resume --output-dir {kept}`")),
+            Some(_) => error.with_hint(format!("resume with `{}`", self.resume_command())),
             None => error,
         };
         if let Some(claim) = self.rescue.take()
