@@ -544,6 +544,8 @@ def test_keys_of_earlier_versions_are_read_from_files_and_named_as_arguments(tmp
         ("`--truncate right` cuts", '`truncate="right"` cuts'),
         ("`--column chosen=YOURS --column rejected=YOURS`", '`column=["chosen=YOURS", "rejected=YOURS"]`'),
         ("`--column prompt=question`", '`column="prompt=question"`'),
+        ("resume with `gradus sft --output-dir runs/a --resume`", 'resume with `gradus.resume("runs/a")`'),
+        (r"`gradus sft --output-dir 'it'\''s mine' --resume`", """`gradus.resume("it's mine")`"""),
         ("`gradus runs list --json` lists them", "`gradus runs list --json` lists them"),
     ],
 )

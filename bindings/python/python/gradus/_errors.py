@@ -6,14 +6,19 @@ known.
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 from typing import Any
 
 #: A flag, optionally with a value: --max-steps, --max-steps 3, --adapter=DIR.
 _ONE = r"--[a-z][a-z0-9-]*(?:[ =][^\s`-][^\s`]*)?"
 _PARTS = re.compile(r"--([a-z][a-z0-9-]*)(?:[ =]([^\s`-][^\s`]*))?")
 
-#: Flags alone in backticks: `--max-steps 3`, `--column chosen=A --column rejected=B`. Whole commands (`gradus runs list --json`) are kept.
+#: The command that resumes a run, with its directory as a word of a shell.
+_RESUME = re.compile(r"`gradus [a-z0-9_-]+ --output-dir (\S+|'.*?') --resume`")
+
+#: Flags alone in backticks: `--max-steps 3`, `--column chosen=A --column rejected=B`. Other commands (`gradus runs list --json`) are kept.
 _FLAGS = re.compile(rf"`({_ONE}(?: {_ONE})*)`")
 
 #: A flag in other quotes, at the beginning of a line, or before other words; optionally with a placeholder.
@@ -37,8 +42,17 @@ def _arguments(found: re.Match[str]) -> str:
     return f"`{', '.join(parts)}`"
 
 
+def _resume(found: re.Match[str]) -> str:
+    (directory,) = shlex.split(found[1])
+    return f"`gradus.resume({json.dumps(directory, ensure_ascii=False)})`"
+
+
 def in_python(text: str) -> str:
-    """Return a text of the command line with ``max_steps`` instead of ``--max-steps``, and ``max_steps=3`` instead of ``--max-steps 3``."""
+    """Return a text of the command line with ``max_steps`` instead of ``--max-steps``, and ``max_steps=3`` instead of ``--max-steps 3``.
+
+    The command that resumes a run becomes ``gradus.resume("DIR")``.
+    """
+    text = _RESUME.sub(_resume, text)
     text = _FLAGS.sub(_arguments, text)
     return _FLAG.sub(lambda found: found[1].replace("-", "_") + ("=" if found[0].endswith(" ") else ""), text)
 

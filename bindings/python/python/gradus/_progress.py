@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gradus._errors import in_python
+
 if TYPE_CHECKING:
     from gradus._callables import Rewards
 
@@ -208,8 +210,6 @@ class Watcher:
         self.on_rollouts = on_rollouts
         #: Rewards that store values of trained completions.
         self.rewards: Sequence[Rewards] = ()
-        #: Warnings of the run, in order.
-        self.warnings: list[str] = []
 
     def __call__(self, kind: str, details: dict[str, Any]) -> bool | None:
         answer = None
@@ -236,6 +236,5 @@ class Watcher:
         elif kind == "message":
             self.bar.say(details["text"])
         elif kind == "warning":
-            self.warnings.append(details["text"])
-            self.bar.say(f"warning: {details['text']}")
+            self.bar.say(f"warning: {in_python(details['text'])}")
         return False if _stops(answer) else None
