@@ -389,9 +389,13 @@ fn registry() -> Vec<Registered> {
         .collect()
 }
 
-/// Hint on error rates as metrics.
-const NO_ERROR_RATES: &str = "word and character error rates are not built in: measure them with `command`, a program of \
-                              your own (docs/plugins.md)";
+/// Returns a hint on the name of a metric that does not exist here, if a similar name would mislead: `ter` is another error rate.
+pub fn hint_on_absent(name: &str) -> Option<&'static str> {
+    matches!(name, "wer" | "cer").then_some(
+        "word and character error rates are not built in: measure them with `command`, a program of your own \
+         (docs/plugins.md)",
+    )
+}
 
 /// Returns metrics by name, with options `KEY=VALUE`. A key is the name of an option, which applies to every given metric that has
 /// it, or `metric.option`.
@@ -403,11 +407,8 @@ pub fn configure(names: &[String], options: &[String]) -> Result<Vec<MetricConfi
     let registered = |name: &str| {
         registry.iter().find(|metric| metric.name == name).ok_or_else(|| {
             let known = registry.iter().map(|metric| metric.name.as_str());
-            let hint = match name {
-                // The names are similar to `ter`, which measures something else.
-                "wer" | "cer" => NO_ERROR_RATES.to_owned(),
-                _ => did_you_mean(name, known, "metrics are"),
-            };
+            let hint = hint_on_absent(name).map(str::to_owned);
+            let hint = hint.unwrap_or_else(|| did_you_mean(name, known, "metrics are"));
             Error::input(format!("no metric is called `{name}`")).with_hint(hint)
         })
     };

@@ -24,7 +24,7 @@ pub use classifier::{
     Bleurt, BleurtOptions, IntentAccuracy, IntentAccuracyOptions, LearnedReward, LearnedRewardOptions,
 };
 pub use command::{CommandMetric, CommandOptions, mistake_in_name};
-pub use config::{MetricConfig, MetricOption, NeededColumn, configure, distinct_names, not_a_reward};
+pub use config::{MetricConfig, MetricOption, NeededColumn, configure, distinct_names, hint_on_absent, not_a_reward};
 pub use config::{read_list, schema_of_list};
 pub use gradus_metrics::first_values;
 pub use gradus_metrics::{

@@ -137,7 +137,7 @@ const FOREIGN: &[Foreign] = &[
     ),
     nothing(
         &["assistant_model", "prompt_lookup_num_tokens"],
-        "there is no assisted decoding; it makes sampling faster, without another distribution",
+        "there is no assisted decoding, which only makes sampling faster",
     ),
     same(&["ppo_epochs", "num_ppo_epochs", "num_iterations", "noptepochs"], &["method.*.update_epochs"]),
     same(&["num_mini_batches"], &["method.*.mini_batches"]),

@@ -11,6 +11,7 @@ use super::node::{Entry, Node, Value, describe};
 use super::schema::{Field, Schema, Shape, Word};
 use crate::error::{Diagnostic, Location};
 use crate::method::{Problem, Problems};
+use crate::metric::hint_on_absent;
 use crate::plugin;
 use crate::suggest::nearest;
 
@@ -286,6 +287,7 @@ impl ConfigReader<'_> {
             .map(|command| format!("a file with `{}` is for `gradus {command} FILE`", entry.key))
             .or_else(|| self.parent(&entry.key).map(|parent| format!("`{}` belongs under `{parent}`", entry.key)))
             .or_else(|| translate(&entry.key, self.method(), Spelling::Key))
+            .or_else(|| hint_on_absent(&entry.key).map(str::to_owned))
             .or_else(|| nearest(&entry.key, names(fields)).map(|name| format!("did you mean `{name}`?")));
         self.problem(format!("unknown key `{}`{within}", entry.key), vec![entry.location.clone()], hint);
     }
@@ -377,6 +379,11 @@ impl ConfigReader<'_> {
             (Shape::Word(words), _) => one_of(&words.iter().map(|word| word.name.as_str()).collect::<Vec<_>>()).into(),
             (Shape::Named(_), _) => unreachable!("names are resolved"),
         };
+        if let (Shape::Choice(_) | Shape::Word(_), Value::Scalar { text, .. }) = (shape, &node.value)
+            && let Some(absent) = hint_on_absent(text)
+        {
+            hint = Some(absent.to_owned());
+        }
         let name = if path.is_empty() { "the configuration".to_owned() } else { format!("`{path}`") };
         let needed = needed.strip_suffix(NEEDED).unwrap_or(&needed);
         // An empty value cannot be underlined, but its key can.

@@ -530,6 +530,16 @@ fn wrong_types() {
             "4:18+5 `reward.metric` is the word `rogue`, but a known name or a mapping is needed (did you mean `rouge`?)",
         ],
     );
+    // `ter` is similar, but another error rate.
+    let absent = "word and character error rates are not built in: measure them with `command`, a program of your own (docs/plugins.md)";
+    let expected =
+        format!("4:18+3 `reward.metric` is the word `wer`, but a known name or a mapping is needed ({absent})");
+    check(&grpo("{metric: wer}"), &[&expected]);
+    for metric in ["wer", "{cer: {}}"] {
+        let text = format!("{MINIMAL}method: {{sft: {{}}}}\ntrain: {{evaluation: {{metrics: [{metric}]}}}}\n");
+        let found = shown(&text);
+        assert!(matches!(&found[..], [one] if one.ends_with(&format!(" ({absent})"))), "{found:?}");
+    }
     for name in ["diversity", "distinct", "perplexity"] {
         let expected =
             format!("4:10+6 `reward.metric`: `{name}` cannot be a reward: it cannot score a single new completion");
