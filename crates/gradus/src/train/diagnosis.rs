@@ -195,52 +195,73 @@ fn flat_share(trained: impl Fn(&str) -> Vec<f64>) -> Option<f64> {
     (!shares.is_empty()).then(|| mean(&shares))
 }
 
-/// Returns the KL to the reference at the start and at the end. Methods that do not use it in training measure it in evaluations.
+/// Returns the KL to the reference at the start and at the end.
 fn kl_to_reference(rows: &[MetricsRow]) -> Option<(f64, f64)> {
-    ["objective/kl", "eval_kl"].into_iter().find_map(|key| {
-        let values: Vec<f64> = rows.iter().filter_map(|row| row.values.get(key)).filter(|kl| !kl.is_nan()).collect();
-        let window = WINDOW.min(values.len() / 2);
-        (window > 0).then(|| (values[0], mean(&values[values.len() - window..])))
-    })
+    let values = |key: &str| -> Vec<f64> {
+        rows.iter().filter_map(|row| row.values.get(key)).filter(|kl| !kl.is_nan()).collect()
+    };
+    // Evaluations begin before the first step. The first row of training is a mean over steps that may have moved the policy.
+    if let [start, .., end] = values("eval_kl")[..] {
+        return Some((start, end));
+    }
+    let trained = values("objective/kl");
+    let window = WINDOW.min(trained.len() / 2);
+    (window > 0).then(|| (trained[0], mean(&trained[trained.len() - window..])))
 }
 
-/// Explains why the reward of an online run did not rise. `kl` is the KL to the start, if it is known.
+/// Explains why an online run did not improve `name`. `kl` is the KL to the start, if it is known. `reward` is the mean reward of the first
+/// and of the last completions.
 fn no_rise(
+    name: &str,
     kl: Option<f64>,
     trained: impl Fn(&str) -> Vec<f64>,
     reward: Option<(f64, f64)>,
     learning_rate: &str,
 ) -> String {
     let flat = flat_share(trained).filter(|share| *share >= OFTEN_FLAT).map(|share| {
-        format!("In {:.0} % of the groups all completions had the same reward, which trains nothing", 100.0 * share)
+        let percent = 100.0 * share;
+        format!(
+            "In {percent:.0} % of the groups all completions had the same reward, so there was nothing to learn from them: \
+             {FINER_REWARD}."
+        )
     });
     if let Some(kl) = kl
         && kl.abs() <= NEAR_KL
     {
         let near = format!("The policy hardly moved (KL {kl:.4} nats per completion)");
         return match flat {
-            Some(flat) => format!("{near}. {flat}: {FINER_REWARD}."),
+            Some(flat) => format!("{near}. {flat}"),
             None => format!("{near}: the learning rate ({learning_rate}) is probably too small, or the run too short."),
         };
     }
     if let Some((before, now)) = reward
         && now > before
     {
-        return format!(
-            "The reward of the sampled completions rose from {before:.4} to {now:.4}, so the held-out prompts are too few \
-             to show it, or the policy only learned its own prompts: evaluate on more (`--max-eval-rows`)."
-        );
+        let rose = format!("The reward of the sampled completions rose from {before:.4} to {now:.4}");
+        return match name.contains("reward") {
+            true => format!(
+                "{rose}, so the held-out prompts are too few to show it, or the policy only learned its own prompts: \
+                 evaluate on more (`--max-eval-rows`)."
+            ),
+            false => format!("{rose}, but `{name}` measures something else."),
+        };
     }
-    let same = "The reward of the sampled completions did not rise either";
+    let rewards = match reward {
+        Some(_) => "The reward of the sampled completions did not rise",
+        None => "The log has too few rows to compare rewards",
+    };
     match (flat, kl) {
-        (Some(flat), _) => format!("{same}. {flat}: {FINER_REWARD}."),
+        (Some(flat), _) => format!("{rewards}. {flat}"),
+        // A learning rate that moved the policy is not too small.
         (None, Some(kl)) => format!(
-            "{same}, although the policy moved (KL {kl:.2} nats per completion): the learning rate ({learning_rate}) is \
-             probably too large, or the run too short."
+            "{rewards}. The policy moved (KL {kl:.2} nats per completion), so the run may be too short, or the learning rate \
+             ({learning_rate}) too large."
         ),
         // The loss and the norm of the gradient do not show how far the policy moved.
         (None, None) => {
-            format!("{same}: the run may be too short, or the learning rate ({learning_rate}) too small or too large.")
+            format!(
+                "{rewards}: the run may be too short, or the learning rate ({learning_rate}) too small or too large."
+            )
         }
     }
 }
@@ -271,8 +292,10 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, facts:
     };
     if facts.is_online {
         let kl = kl_to_reference(rows);
-        if let Some((_, kl)) = kl
+        // A reference that was far from the start as well is another model.
+        if let Some((start, kl)) = kl
             && kl.abs() > FAR_KL
+            && start.abs() <= FAR_KL
         {
             return format!(
                 "The policy is far from its start ({}): the learning rate ({learning_rate}) is too large.",
@@ -285,7 +308,7 @@ fn cause(start: f64, last: f64, rows: &[MetricsRow], settings: &Settings, facts:
         // If the reference is another model than the start, the KL to it is not the distance from the start.
         let is_start = |kl: f64| kl.abs() <= NEAR_KL && !facts.reference_follows;
         let kl = kl.filter(|&(before, _)| is_start(before)).map(|(_, now)| now);
-        return no_rise(kl, trained, window_of("reward"), &learning_rate);
+        return no_rise(name, kl, trained, window_of("reward"), &learning_rate);
     }
     let losses = window_of("loss");
     if facts.diverged || losses.is_some_and(|(before, now)| is_far_above(before, now)) {
@@ -364,7 +387,11 @@ mod tests {
         let text = diagnosis((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.25, 0.5])).expect("it got worse");
         assert!(text.contains("rose from 0.2500 to 0.5000") && text.contains("--max-eval-rows"), "{text}");
         let text = diagnosis((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.5, 0.25])).expect("it got worse");
-        assert!(text.contains("did not rise either"), "{text}");
+        assert!(text.contains("did not rise: the run"), "{text}");
+        let text = diagnosis((0, 0.5), "eval_reward", &[0.25], ("reward", &[0.5])).expect("it got worse");
+        assert!(text.contains("too few rows to compare rewards: the run"), "{text}");
+        let text = diagnosis((0, 0.5), "eval_bleu", &[0.25], ("reward", &[0.25, 0.5])).expect("it got worse");
+        assert!(text.ends_with("rose from 0.2500 to 0.5000, but `eval_bleu` measures something else."), "{text}");
         let settings = Settings::new(&TrainConfig::default(), 10, 5.0, "eval_reward");
         let all = [rows("eval_reward", &[1.0]), rows("frac_reward_zero_std", &[1.0, 0.96])].concat();
         let text = no_improvement(Some((0, 1.0)), &all, &settings, facts(true, false)).expect("nothing got better");
@@ -493,7 +520,7 @@ mod tests {
         assert_eq!(
             cause(&[0.0, 8e-4], &mostly_flat, &same, false),
             "The policy hardly moved (KL 0.0008 nats per completion). In 94 % of the groups all completions had the same \
-             reward, which trains nothing: use a reward with more levels, or other prompts."
+             reward, so there was nothing to learn from them: use a reward with more levels, or other prompts."
         );
         let too_small = "The policy hardly moved (KL 0.0008 nats per completion): the learning rate (1e-6) is probably too \
                          small, or the run too short.";
@@ -505,26 +532,33 @@ mod tests {
         );
         assert_eq!(
             cause(&[0.0, 20.0], &varied, &same, false),
-            "The reward of the sampled completions did not rise either, although the policy moved (KL 20.00 nats per \
-             completion): the learning rate (1e-6) is probably too large, or the run too short."
+            "The reward of the sampled completions did not rise. The policy moved (KL 20.00 nats per completion), so the run \
+             may be too short, or the learning rate (1e-6) too large."
         );
         assert_eq!(
             cause(&[0.0, 20.0], &mostly_flat, &same, false),
-            "The reward of the sampled completions did not rise either. In 94 % of the groups all completions had the same \
-             reward, which trains nothing: use a reward with more levels, or other prompts."
+            "The reward of the sampled completions did not rise. In 94 % of the groups all completions had the same reward, so \
+             there was nothing to learn from them: use a reward with more levels, or other prompts."
         );
         assert!(cause(&[0.0, 20.0], &mostly_flat, &[0.0, 0.25], false).contains("rose from 0.0000 to 0.2500"));
-        let unknown = "The reward of the sampled completions did not rise either: the run may be too short, or the learning \
-                       rate (1e-6) too small or too large.";
+        let unknown = "The reward of the sampled completions did not rise: the run may be too short, or the learning rate \
+                       (1e-6) too small or too large.";
         assert_eq!(cause(&[0.0, 8e-4], &varied, &same, true), unknown, "the reference followed the policy");
         assert_eq!(
             cause(&[5.0, 5.0008], &varied, &same, false),
             unknown,
             "the reference is another model than the start"
         );
+        assert_eq!(cause(&[150.0, 151.0], &varied, &same, false), unknown, "so is this one");
         let logged = [rows("eval_reward", &[0.25]), rows("objective/kl", &[0.0, 2.0, 5.0, 5.0, 5.0, 5.0])].concat();
         let text = no_improvement(Some((0, 0.25)), &logged, &settings, facts(true, false)).expect("nothing got better");
         assert!(text.contains("(KL 5.00 nats per completion)"), "it moved in its first steps: {text}");
+        // A row of ten steps. The evaluation before them shows that the policy started from the reference.
+        let logged = rows("objective/kl", &[1.0, 2.0]);
+        let evaluated = [0, 10].map(|step| MetricsRow { step, values: Metrics::from_iter([("eval_kl", step as f64)]) });
+        let logged = [rows("eval_reward", &[0.25]), logged, evaluated.into()].concat();
+        let text = no_improvement(Some((0, 0.25)), &logged, &settings, facts(true, false)).expect("nothing got better");
+        assert!(text.contains("(KL 10.00 nats per completion)"), "{text}");
     }
 
     #[test]
