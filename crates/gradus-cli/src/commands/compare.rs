@@ -92,8 +92,9 @@ fn train(matches: &ArgMatches, out: &Output) -> anyhow::Result<(Comparison, Path
     let judge = Plan::check_all(&written.judge, &machine)?.into_iter().map(on_existing).next();
     gradus::threads::use_threads(runs.first().and_then(|plan| plan.train().threads))?;
     let input = ComparisonInput { runs: &runs, judge: judge.as_ref(), directory: &written.output_dir };
+    let flag = if matches.get_flag("overwrite") { "`--resume` in place of `--overwrite`" } else { "`--resume`" };
     let comparison = gradus::compare::run(&input, &mut Watcher::new(out, STOPPING_TRAINING)).map_err(|error| {
-        interrupted(error, || "interrupted: the same command with `--resume` resumes the comparison".to_owned())
+        interrupted(error, || format!("interrupted: the same command with {flag} resumes the comparison"))
     })?;
     Ok((comparison, written.output_dir.join("comparison")))
 }
