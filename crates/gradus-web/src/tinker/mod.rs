@@ -136,7 +136,7 @@ async fn nothing(State(app): State<Arc<App>>, method: Method, uri: Uri) -> Refus
         Ok(_) => {
             let path = uri.path();
             Refused::missing(format!(
-                "this server does not support `{method} {path}`: `gradus docs show tinker` lists the supported calls"
+                "this server does not support `{method} {path}`: `gradus docs tinker` lists the supported calls"
             ))
         }
         Err(refused) => refused,
@@ -149,6 +149,7 @@ struct Page {
     limit: Option<usize>,
     #[serde(default)]
     offset: usize,
+    project_id: Option<String>,
 }
 
 impl Page {
@@ -171,7 +172,11 @@ fn page(query: PageQuery) -> Result<Page, Refused> {
             error.body_text()
         ))
     };
-    query.map(|Query(page)| page).map_err(wrong)
+    let Query(page) = query.map_err(wrong)?;
+    match page.project_id {
+        Some(_) => Err(Refused::request("`project_id` is not supported by this server: leave it out")),
+        None => Ok(page),
+    }
 }
 
 async fn list_sessions(State(app): State<Arc<App>>, query: PageQuery) -> HandlerResult {
@@ -238,7 +243,7 @@ struct OfSession {
 
 async fn heartbeat(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfSession { session_id } = read(&body)?;
-    with(&app, move |registry| registry.keep(&session_id)).await?;
+    with(&app, move |registry| registry.touch(&session_id)).await?;
     Ok(ok(&json!({ "type": "session_heartbeat" })))
 }
 

@@ -435,7 +435,7 @@ fn where_others_reach_the_server_the_key_is_the_token() {
     let none = server.post("/api/v1/create_session", &json!({ "tags": [] }));
     assert_eq!(none.status, 401);
     failed(&none, "user", "token");
-    failed(&ask("tml-wrong"), "user", "set `TINKER_API_KEY` to `tml-TOKEN`");
+    failed(&ask("tml-wrong"), "user", "printed when the server started");
     assert_eq!(ask(&format!("tml-{token}")).status, 200);
     assert_eq!(ask(&token).status, 200);
     // A form of another site cannot set the content type to JSON.
@@ -588,7 +588,8 @@ fn a_server_that_starts_again_goes_on() {
     let wrong = bench.server.get("/api/v1/sessions?limit=-1");
     assert_eq!(wrong.status, 400);
     failed(&wrong, "user", "`limit` or `offset` is wrong");
-    failed(&bench.server.get("/api/v1/audit"), "user", "does not support `GET /api/v1/audit`");
+    failed(&bench.server.get("/api/v1/audit"), "user", "does not support `GET /api/v1/audit`: `gradus docs tinker`");
+    failed(&bench.server.get("/api/v1/training_runs?project_id=x"), "user", "`project_id` is not supported");
     let gone = bench.server.ask("DELETE", &format!("/api/v1/training_runs/{model}/checkpoints/weights/b"), &[], "");
     assert_eq!(gone.status, 200, "{}", gone.body);
     assert_eq!(bench.server.get("/api/v1/training_runs/..%2F..%2Fetc/checkpoints").status, 400);
