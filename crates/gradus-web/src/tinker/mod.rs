@@ -281,7 +281,7 @@ async fn create_model(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult
     base(&app, &create.base_model).await?;
     // The random seed is stored, because the request may be repeated.
     if let Some(lora) = create.lora_config.as_mut().filter(|lora| lora.seed.is_none()) {
-        lora.seed = Some(sampling::random()?.into());
+        lora.seed = Some(sampling::random()?);
     }
     let text = serde_json::to_vec(&create).map_err(|error| Refused::request(error.to_string()))?;
     let CreateBody { session_id, model_seq_id, base_model, .. } = create;
