@@ -17,7 +17,7 @@ use gradus_kernels::{
     PositionBuckets, Precision, Quantized, Segments, Table, TokenLogprobs, WeightFormat, adamw, adamw_each, attention,
     attention_across, attention_across_with, attention_biased, attention_fused, attention_with, draw, draws, dropout,
     embedding, geglu, gelu, layer_norm, linear, linear_onto, linear_written_in, low_rank, recompute, reference,
-    rms_norm, rms_norm_and_rope, rope, softcap, sum_of_squares, swiglu, token_logprobs,
+    rms_norm, rms_norm_and_rope, rope, row_logprobs, softcap, sum_of_squares, swiglu, token_logprobs,
 };
 
 use testing::{assert_close, check, host, values};
@@ -257,6 +257,22 @@ fn logprobs_agree_with_their_reference() {
             check("token logprobs", &inputs, |x| stack(of(x)), |x| stack(defined(x)), 5e-5);
         }
     }
+}
+
+#[test]
+fn rows_with_several_targets_are_several_rows() {
+    let Some(device) = device() else { return };
+    // One, three and two targets.
+    let (begins, rows, targets) = ([0, 1, 4, 6], [0, 1, 1, 1, 2, 2], [3, 300, 0, 3, 17, 17]);
+    let inputs = [leaf([3, 16], 1, &device), leaf([301, 16], 2, &device)];
+    let head = |x: &[Tensor<2>]| LmHead::dense(x[1].clone(), Precision::F32);
+    check(
+        "rows with several targets",
+        &inputs,
+        |x| stack(row_logprobs(x[0].clone(), &head(x), &begins, &targets, 0.7)),
+        |x| stack(reference::token_logprobs(embedding(x[0].clone(), &rows), x[1].clone(), None, &targets, 0.7)),
+        5e-5,
+    );
 }
 
 #[test]

@@ -97,7 +97,8 @@ async fn check(app: &Arc<App>, request: Request) -> Result<(Request, Option<Sess
             }
             let why = match parts.uri.path() {
                 path if path.starts_with(tinker::PREFIX) => {
-                    "the key is missing or wrong: set `TINKER_API_KEY` to `tml-TOKEN`, with the token that was printed when the                      server started"
+                    "the key is missing or wrong: set `TINKER_API_KEY` to `tml-TOKEN`, with the token that was printed when \
+                     the server started"
                 }
                 path if serving::is_for_programs(path) => {
                     "the token is missing or wrong: send the token that was printed when the server started as the API key"

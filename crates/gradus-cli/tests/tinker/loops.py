@@ -249,8 +249,8 @@ def sampling():
         value = value.to_dense() if value.layout != torch.strided else value
         assert abs(float(value[1, 0]) - found.prompt_logprobs[2]) < 1e-5, value
     # A text that fills the model has log-probabilities, and no room for a completion.
-    longest = service.get_server_capabilities().supported_models
-    longest = next(of.max_context_length for of in longest if of.model_name == BASE)
+    supported = tinker.RestClient().get_server_capabilities().result().supported_models
+    longest = next(of.max_context_length for of in supported if of.model_name == BASE)
     full = types.ModelInput.from_ints([5] * longest)
     assert len(sampler.compute_logprobs(full).result()) == longest
     (none,) = sampler.sample(full, 1, params).result().sequences

@@ -6,7 +6,7 @@ use gradus::rng::Seed;
 use gradus::trainer::{Base, StepParams, Trainer};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Deserializer, Serialize};
-use serde_json::Value;
+use serde_json::{Number, Value};
 
 use super::outcome::Failure;
 
@@ -34,13 +34,21 @@ pub fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, String> {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct LoraBody {
     rank: i64,
-    pub seed: Option<i128>,
+    #[serde(default, deserialize_with = "seed")]
+    pub seed: Option<u64>,
     #[serde(default = "yes")]
     train_unembed: bool,
     #[serde(default = "yes")]
     train_mlp: bool,
     #[serde(default = "yes")]
     train_attn: bool,
+}
+
+/// Parses a seed: a whole number of 64 bits, with or without a sign.
+fn seed<'d, D: Deserializer<'d>>(from: D) -> Result<Option<u64>, D::Error> {
+    let Some(number) = Option::<Number>::deserialize(from)? else { return Ok(None) };
+    let seed = number.as_u64().or_else(|| number.as_i64().map(i64::cast_unsigned));
+    seed.map(Some).ok_or_else(|| serde::de::Error::custom(format!("{number} is not a whole number of 64 bits")))
 }
 
 fn yes() -> bool {
@@ -165,7 +173,7 @@ impl CreateBody {
         let targets = parts.targets(&base.files().dir)?;
         let rank = usize::try_from(lora.rank).unwrap_or_default();
         let config = LoraConfig { rank, alpha: ALPHA, targets, ..LoraConfig::default() };
-        Ok(base.adapter(&config, Seed(lora.seed.unwrap_or_default() as u64))?)
+        Ok(base.adapter(&config, Seed(lora.seed.unwrap_or_default()))?)
     }
 }
 

@@ -285,11 +285,13 @@ pub fn list(folder: &Path, run: &str) -> Vec<Checkpoint> {
     found
 }
 
-/// Returns the ids of the models that have a folder.
+/// Returns the ids of the models that have a folder, sorted, so that the pages of a list fit together.
 pub fn runs(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).into_iter().flatten().flatten().filter(|entry| entry.path().is_dir());
     // An id contains no hyphen: see `run_directory`.
-    entries.map(|entry| entry.file_name().to_string_lossy().replace('-', ":")).collect()
+    let mut runs: Vec<String> = entries.map(|entry| entry.file_name().to_string_lossy().replace('-', ":")).collect();
+    runs.sort();
+    runs
 }
 
 #[cfg(test)]

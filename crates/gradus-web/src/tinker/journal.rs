@@ -10,6 +10,7 @@ use gradus::files::durable::sqlite_synchronous;
 use gradus::{Error, Result};
 use rusqlite::{Connection, OptionalExtension, params};
 
+use super::checkpoints::now;
 use super::outcome::RequestResult;
 
 /// Name of the file.
@@ -52,7 +53,7 @@ pub struct StoredRequest {
 pub struct StoredSession {
     /// Id of the session.
     pub id: String,
-    /// Time of its last stored request, in seconds since 1970; 0 if it is unknown.
+    /// Stored time of its last request, in seconds since 1970.
     pub seen: u64,
 }
 
@@ -97,11 +98,12 @@ impl Journal {
                 sqlite_synchronous()
             ))?;
             file.execute_batch(&format!("BEGIN EXCLUSIVE; {TABLES} COMMIT;"))?;
-            // Earlier versions did not store when a session was last seen.
+            // Earlier versions did not store the times of sessions. Those sessions count as active now.
             let sql = "SELECT COUNT(*) FROM pragma_table_info('sessions') WHERE name = 'seen'";
             if file.query_row(sql, [], |row| row.get::<_, i64>(0))? == 0 {
                 file.execute_batch("ALTER TABLE sessions ADD COLUMN seen INTEGER NOT NULL DEFAULT 0;")?;
             }
+            file.execute("UPDATE sessions SET seen = ?1 WHERE seen = 0", [now() as i64])?;
             Ok(file)
         };
         let file = open().map_err(|error: rusqlite::Error| match error.sqlite_error_code() {

@@ -136,7 +136,7 @@ async fn nothing(State(app): State<Arc<App>>, method: Method, uri: Uri) -> Refus
         Ok(_) => {
             let path = uri.path();
             Refused::missing(format!(
-                "this server does not support `{method} {path}`: `gradus docs show tinker` lists the supported calls"
+                "this server does not support `{method} {path}`: `gradus docs tinker` lists the supported calls"
             ))
         }
         Err(refused) => refused,
@@ -149,6 +149,7 @@ struct Page {
     limit: Option<usize>,
     #[serde(default)]
     offset: usize,
+    project_id: Option<String>,
 }
 
 impl Page {
@@ -171,7 +172,11 @@ fn page(query: PageQuery) -> Result<Page, Refused> {
             error.body_text()
         ))
     };
-    query.map(|Query(page)| page).map_err(wrong)
+    let Query(page) = query.map_err(wrong)?;
+    match page.project_id {
+        Some(_) => Err(Refused::request("`project_id` is not supported by this server: leave it out")),
+        None => Ok(page),
+    }
 }
 
 async fn list_sessions(State(app): State<Arc<App>>, query: PageQuery) -> HandlerResult {
@@ -238,7 +243,7 @@ struct OfSession {
 
 async fn heartbeat(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult {
     let OfSession { session_id } = read(&body)?;
-    with(&app, move |registry| registry.keep(&session_id)).await?;
+    with(&app, move |registry| registry.touch(&session_id)).await?;
     Ok(ok(&json!({ "type": "session_heartbeat" })))
 }
 
@@ -276,7 +281,7 @@ async fn create_model(State(app): State<Arc<App>>, body: Bytes) -> HandlerResult
     base(&app, &create.base_model).await?;
     // The random seed is stored, because the request may be repeated.
     if let Some(lora) = create.lora_config.as_mut().filter(|lora| lora.seed.is_none()) {
-        lora.seed = Some(sampling::random()?.into());
+        lora.seed = Some(sampling::random()?);
     }
     let text = serde_json::to_vec(&create).map_err(|error| Refused::request(error.to_string()))?;
     let CreateBody { session_id, model_seq_id, base_model, .. } = create;

@@ -25,7 +25,7 @@ const WAITING_BYTES_MAX: usize = 512 << 20;
 /// Maximum number of unnamed samplers per session. The oldest one is removed.
 const SAMPLERS_KEPT: usize = 64;
 
-/// Precision of the stored time of a session's last request.
+/// Minimum interval between two writes of the time of a session's last request.
 const SEEN_STORED: Duration = Duration::from_secs(20);
 
 /// Maximum number of models in all sessions.
@@ -176,8 +176,10 @@ impl Registry {
     /// The journal cannot be read.
     pub fn open(journal: Journal, options: TrainingOptions) -> Result<Self> {
         let stored = journal.sessions()?;
-        let last = stored.iter().map(|of| of.seen).max().unwrap_or(0);
-        let restored = |of: StoredSession| (of.id, Session::new(Duration::from_secs(last - of.seen), 0.0));
+        // The last server ran at least until its last request. A time in the future comes from a wrong clock.
+        let last = stored.iter().map(|of| of.seen).max().unwrap_or(0).min(now());
+        let idle = |seen: u64| Duration::from_secs(last.saturating_sub(seen));
+        let restored = |of: StoredSession| (of.id, Session::new(idle(of.seen), 0.0));
         let sessions = stored.into_iter().map(restored).collect();
         let mut models = HashMap::new();
         for StoredModel { id, session, base } in journal.models()? {
@@ -213,13 +215,11 @@ impl Registry {
             self.make_room();
             let most = self.options.sessions;
             if self.sessions.len() >= most {
-                let unheard = self.options.unheard;
-                let longest = self.sessions.values().map(Session::idle).max().unwrap_or_default();
-                let (unheard, left) = (unheard.as_secs(), unheard.saturating_sub(longest).as_secs() + 1);
+                let unheard = self.options.unheard.as_secs();
                 return Err(Refused::busy(format!(
-                    "all {most} sessions of this server are in use: try again in {left} seconds, or start the server with \
-                     a larger `--training-sessions`. A session makes room if its client closes it, or sends nothing for \
-                     {unheard} seconds"
+                    "all {most} sessions of this server are in use: try again later, or start the server with a larger \
+                     `--training-sessions`. A session makes room if its client closes it, or sends nothing for {unheard} \
+                     seconds"
                 )));
             }
         }
@@ -267,13 +267,20 @@ impl Registry {
         }
     }
 
-    /// Records activity of a session.
+    /// Records activity of a session, also in the journal.
     ///
     /// # Errors
     /// The session does not exist or has ended.
     pub fn touch(&mut self, id: &str) -> Result<(), Refused> {
         if let Some(session) = self.sessions.get_mut(id) {
             (session.seen, session.idle_before) = (Instant::now(), Duration::ZERO);
+            if session.stored.elapsed() > SEEN_STORED {
+                session.stored = session.seen;
+                // The request does not need the stored time, so it continues.
+                if let Err(error) = self.journal.seen(id, now()) {
+                    tracing::warn!("{error}");
+                }
+            }
             return Ok(());
         }
         Err(match self.journal.has_ended(id)? {
@@ -282,20 +289,6 @@ impl Registry {
             }
             None => Refused::missing(format!("there is no session `{id}`")),
         })
-    }
-
-    /// Records activity of a session, which the journal stores.
-    ///
-    /// # Errors
-    /// As [`touch`](Self::touch); also if the disk is full.
-    pub fn keep(&mut self, id: &str) -> Result<(), Refused> {
-        self.touch(id)?;
-        let session = self.sessions.get_mut(id).expect("it was just there");
-        if session.stored.elapsed() > SEEN_STORED {
-            session.stored = Instant::now();
-            self.journal.seen(id, now())?;
-        }
-        Ok(())
     }
 
     /// Returns whether the session has been idle for longer than the limit.
@@ -360,7 +353,7 @@ impl Registry {
     /// The model does not exist, its session has ended, too many requests wait, or the disk is full.
     pub fn submit(&mut self, id: &str, seq: u64, kind: Kind, body: &[u8]) -> Result<String, Refused> {
         let session = self.model(id)?.session.clone();
-        self.keep(&session)?;
+        self.touch(&session)?;
         let least = self.least_used();
         let model = self.models.get_mut(id).expect("it was just there");
         let request = format!("{id}:{seq}");
@@ -795,7 +788,7 @@ mod tests {
     }
 
     #[test]
-    fn a_journal_without_times_opens() {
+    fn sessions_of_a_journal_without_times_are_new() {
         let folder = tempfile::tempdir().expect("a folder");
         let old =
             "CREATE TABLE sessions (id TEXT PRIMARY KEY, key TEXT UNIQUE, ended INTEGER NOT NULL DEFAULT 0) STRICT;
@@ -803,6 +796,21 @@ mod tests {
         let path = folder.path().join("journal.sqlite");
         rusqlite::Connection::open(path).expect("a file").execute_batch(old).expect("a table");
         let journal = Journal::open(folder.path()).expect("a journal");
-        assert_eq!(journal.sessions().expect("a list"), [StoredSession { id: "s1".into(), seen: 0 }]);
+        // Another session has a later request. It does not end the first one.
+        journal.add_session("s2", None, now()).expect("added");
+        let mut registry = Registry::open(journal, TrainingOptions::default()).expect("a registry");
+        registry.tidy();
+        assert_eq!(registry.sessions().expect("a list"), ["s2", "s1"]);
+    }
+
+    #[test]
+    fn a_time_in_the_future_ends_no_other_session() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let journal = Journal::open(folder.path()).expect("a journal");
+        journal.add_session("now", None, now()).expect("added");
+        journal.add_session("future", None, now() + 1_000_000).expect("added");
+        let mut registry = Registry::open(journal, TrainingOptions::default()).expect("a registry");
+        registry.tidy();
+        assert_eq!(registry.sessions().expect("a list"), ["future", "now"]);
     }
 }

@@ -41,8 +41,11 @@ impl Targeted {
         (0..self.ids.len()).map(move |i| self.counts.get(i).copied().unwrap_or(each))
     }
 
-    /// Splits a text with more than `most` targets into texts with fewer, whose targets and numbers together are those of
-    /// this text. The targets of one id stay together.
+    /// Splits a text into texts with at most `most` targets, or with more if one id has more. Their targets and numbers
+    /// together are those of this text.
+    ///
+    /// # Panics
+    /// If `counts` do not fit [`targets`](Self::targets).
     pub fn split(self, most: usize) -> Vec<Self> {
         if self.targets.len() <= most {
             return vec![self];
@@ -50,6 +53,7 @@ impl Targeted {
         let counts: Vec<usize> = self.counts().collect();
         let (mut parts, mut from, mut first) = (Vec::new(), 0, 0);
         while first < self.targets.len() {
+            assert!(from < counts.len(), "each target belongs to an id");
             let (mut to, mut last) = (from, first);
             while to < counts.len() && (last == first || last + counts[to] <= first + most) {
                 last += counts[to];

@@ -88,8 +88,9 @@ pub struct OptimStep {
     pub version: u64,
 }
 
-/// Number of targets that count as much as one token of a pass. A target whose position has others costs little time.
-const TARGETS_PER_TOKEN: usize = 256;
+/// Number of targets that count as one token of a pass. Each target needs one value on the CPU, but a hidden state and a
+/// softmax on a GPU, so a pass needs a limit for targets, too.
+const TARGETS_PER_TOKEN: usize = 64;
 
 /// File next to an adapter that holds its optimizer's state.
 const OPTIMIZER_FILE: &str = "optimizer.safetensors";
@@ -266,7 +267,7 @@ impl Trainer {
         self.learner.module().adapter()
     }
 
-    /// Returns the texts of each forward pass. Texts with more than 256 targets per id count as longer.
+    /// Returns the texts of each forward pass. Texts with more than 64 targets per id count as longer.
     pub fn passes(&self, rows: &[Targeted]) -> Vec<Range<usize>> {
         let length = |row: &Targeted| row.ids.len().max(row.targets.len().div_ceil(TARGETS_PER_TOKEN));
         self.passes.split(&rows.iter().map(length).collect::<Vec<usize>>())

@@ -1,5 +1,7 @@
 //! Passes over texts with targets at each id.
 
+use std::iter::repeat_n;
+
 use burn::tensor::Tensor;
 
 use super::Targeted;
@@ -72,7 +74,7 @@ pub(super) fn hidden_of(model: &CausalLm, rows: &[Targeted]) -> (Tensor<2>, Plac
     let packed = batch.packed();
     let (mut positions, mut ids) = (Vec::new(), Vec::new());
     for (i, row) in rows.iter().enumerate() {
-        positions.extend(row.counts().enumerate().flat_map(|(at, count)| vec![packed.index(i, at); count]));
+        positions.extend(row.counts().enumerate().flat_map(|(at, count)| repeat_n(packed.index(i, at), count)));
         ids.extend_from_slice(&row.targets);
     }
     (model.hidden(&batch), Places { positions, ids })
