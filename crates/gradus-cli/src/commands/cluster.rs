@@ -144,6 +144,15 @@ impl MpiImplementation {
             Self::Intel => format!("mpirun -genv I_MPI_PIN 0 -n {ranks}"),
         }
     }
+
+    /// Returns the field of the launcher's container for its command. The field `command` would replace the entrypoint of the operator's images. With
+    /// MPICH and Intel MPI, this entrypoint waits for the names of the workers, and adds Intel's `mpirun` to `PATH`.
+    fn command_field(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "command",
+            Self::Mpich | Self::Intel => "args",
+        }
+    }
 }
 
 /// Properties of a run that job files need.
@@ -391,7 +400,7 @@ fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
     let command = format!("{} {}", args.mpi.launcher(*ranks, is_root), job.command());
     let launcher = pod(json!({
         "name": "launcher", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,
-        "securityContext": user, "command": ["/bin/sh", "-c", command],
+        "securityContext": user, args.mpi.command_field(): ["/bin/sh", "-c", command],
     }));
     let mut worker = json!({
         "name": "worker", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,

@@ -153,7 +153,7 @@ fn a_rank_that_cannot_join_does_not_hold_up_the_others() {
         return;
     }
     let (test, model) = (place(), fixture_model("gpt2"));
-    let fine = dpo(&model, &["--output-dir", "run", "--rank-timeout", "10"]);
+    let fine = dpo(&model, &["--output-dir", "run", "--rank-timeout", "20"]);
     let without_mpi = ["env", "GRADUS_MPI=/nowhere/libmpi.so"];
     let run = on_different_ranks(&test, [(&[], &fine), (&without_mpi, &fine)]);
     // It names itself and its machine.
@@ -161,7 +161,7 @@ fn a_rank_that_cannot_join_does_not_hold_up_the_others() {
     assert!(run.stderr.contains("started 2 processes, and this one cannot join them: `/nowhere/libmpi.so`"), "{run:?}");
     // The launcher may end rank 0 first.
     let others: Vec<&str> = run.stderr.lines().filter(|line| line.starts_with("error: rank 0")).collect();
-    assert!(others.iter().all(|line| line.ends_with(": the other ranks have not joined within 10 s")), "{run:?}");
+    assert!(others.iter().all(|line| line.ends_with(": the other ranks have not joined within 20 s")), "{run:?}");
     assert!(!test.path().join("run").exists());
     // A wrong command line on one rank ends both at once.
     let fine = dpo(&model, &["--output-dir", "run"]);
@@ -212,7 +212,7 @@ fn copies_of_one_process_are_refused() {
     let expected = ": Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
     assert!(
         code == 1
-            && text.starts_with("error: rank 1")
+            && text.contains("error: rank 1")
             && text.contains(expected)
             && text.contains("such as `OMPI_COMM_WORLD_SIZE`"),
         "{text}"
@@ -364,9 +364,9 @@ fn kubernetes_and_skypilot_get_what_they_read() {
         serde_json::from_str(&test.succeeds(&[&kubernetes[..], more].concat())).expect("JSON, which is YAML")
     };
     let manifests = [manifest(&["--mpi", "openmpi"]), manifest(&["--mpi", "mpich", "--user", "1000"])];
-    for (manifest, (implementation, keys, user, mpirun, server)) in manifests.iter().zip([
-        ("OpenMPI", "/root/.ssh", 0, "mpirun --allow-run-as-root -n 4 --bind-to none gradus train ", None),
-        ("MPICH", "/home/mpiuser/.ssh", 1000, "mpirun -n 4 gradus train ", Some("/home/mpiuser/.sshd_config")),
+    for (manifest, (implementation, keys, user, field, mpirun, server)) in manifests.iter().zip([
+        ("OpenMPI", "/root/.ssh", 0, "command", "mpirun --allow-run-as-root -n 4 --bind-to none gradus train ", None),
+        ("MPICH", "/home/mpiuser/.ssh", 1000, "args", "mpirun -n 4 gradus train ", Some("/home/mpiuser/.sshd_config")),
     ]) {
         let spec = &manifest["spec"];
         assert_eq!((&spec["mpiImplementation"], &spec["sshAuthMountPath"]), (&implementation.into(), &keys.into()));
@@ -374,7 +374,7 @@ fn kubernetes_and_skypilot_get_what_they_read() {
         for role in ["Launcher", "Worker"] {
             assert_eq!(container(role)["securityContext"]["runAsUser"], user);
         }
-        let command = container("Launcher")["command"][2].as_str().map(str::to_owned).expect("a command");
+        let command = container("Launcher")[field][2].as_str().map(str::to_owned).expect("a command");
         assert!(command.starts_with(mpirun), "{command}");
         assert_eq!(container("Worker")["command"][3].as_str(), server);
     }
