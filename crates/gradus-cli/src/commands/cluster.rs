@@ -135,7 +135,8 @@ impl MpiImplementation {
         }
     }
 
-    /// Returns the launcher for `ranks` processes, which may run as root and does not bind processes to cores. MPICH binds none.
+    /// Returns the start of a command with `ranks` processes, which are not bound to cores. MPICH binds none by default. Open MPI needs permission to
+    /// run as root.
     fn launcher(self, ranks: u64, is_root: bool) -> String {
         match self {
             Self::OpenMpi if is_root => format!("mpirun --allow-run-as-root -n {ranks} --bind-to none"),
