@@ -94,7 +94,8 @@ pub fn launch() -> anyhow::Result<Option<Launch>> {
 /// The launcher started more than one process.
 pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
-        Some(Launch { size, launcher, .. }) if size > 1 => {
+        Some(Launch { rank, size, launcher, .. }) if size > 1 => {
+            let_first_report(rank);
             let message = format!(
                 "{} started `gradus {command}` {size} times, but this command runs in one process",
                 launcher.name()

@@ -180,13 +180,11 @@ fn an_error_before_the_ranks_join_is_shown_once() {
         return;
     }
     let (test, model) = (place(), fixture_model("gpt2"));
-    let eval = ["eval", "--model", &model, "--data", "pairs.jsonl"];
-    for (arguments, expected) in [
-        (&eval[..], "started `gradus eval` 2 times, but this command runs in one process\n"),
-        (&dpo(&model, &["--ranks", "3"]), "`--ranks` is 3, but "),
-        (&dpo(&model, &["--bogus", "1"]), "error: unexpected argument '--bogus' found\n"),
-    ] {
-        let run = on_different_ranks(&test, [(&[], arguments), (&[], arguments)]);
+    for (more, expected) in
+        [(["--ranks", "3"], "`--ranks` is 3, but "), (["--bogus", "1"], "error: unexpected argument '--bogus' found\n")]
+    {
+        let arguments = dpo(&model, &more);
+        let run = on_different_ranks(&test, [(&[], &arguments), (&[], &arguments)]);
         assert!(run.code != 0 && run.stderr.contains(expected), "{run:?}");
         assert_eq!(run.stderr.matches("error:").count(), 1, "{run:?}");
     }
@@ -209,14 +207,14 @@ fn copies_of_one_process_are_refused() {
     // Variables that are left in the environment can name any rank.
     let left = [("OMPI_COMM_WORLD_RANK", "1"), ("OMPI_COMM_WORLD_SIZE", "4")];
     let (code, text) = run(&["runs", "list", "."], &left);
-    let expected = ": Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
-    assert!(
-        code == 1
-            && text.contains("error: rank 1")
-            && text.contains(expected)
-            && text.contains("such as `OMPI_COMM_WORLD_SIZE`"),
-        "{text}"
-    );
+    let expected = "error: Open MPI's `mpirun` started `gradus runs` 4 times, but this command runs in one process\n";
+    assert!(code == 1 && text.starts_with(expected) && text.contains("such as `OMPI_COMM_WORLD_SIZE`"), "{text}");
+    // No MPI is initialized then: MPICH would end the process without this message, because the connection to the launcher is closed.
+    let left = [("PMI_RANK", "1"), ("PMI_SIZE", "2"), ("PMI_FD", "99")];
+    let (code, text) = run(&["runs", "list", "."], &left);
+    assert!(code == 1 && text.starts_with("error: `mpiexec` started `gradus runs` 2 times"), "{text}");
+    let (code, text) = run(&["runs", "list", ".", "--bogus"], &left);
+    assert!(code == 2 && text.starts_with("error: unexpected argument '--bogus' found"), "{text}");
     let (code, text) =
         run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")]);
     let expected =
