@@ -199,7 +199,7 @@ impl Job {
         }
         let gigabytes = match args.memory {
             Some(gigabytes) => gigabytes,
-            None => gigabytes(&plan, lacks_gpu.then_some(&device), ranks, args.ranks_per_node, out)?,
+            None => gigabytes(&plan, lacks_gpu.then_some(device.as_str()), ranks, args.ranks_per_node, out)?,
         };
         let name = args.name.as_deref().map_or_else(|| job_name(plan.output_dir()), allowed);
         let RunArgs { nodes, ranks_per_node, cpus, .. } = *args;
@@ -232,15 +232,18 @@ pub(super) fn gpus(device: &str) -> u32 {
 /// the run if this machine lacks it.
 pub(super) fn gigabytes(
     plan: &Plan,
-    gpu: Option<&String>,
+    gpu: Option<&str>,
     ranks: u64,
     on_machine: u32,
     out: &Output,
 ) -> anyhow::Result<u64> {
     let workload = forecast::workload(plan, ranks as usize, &mut Watcher::new(out, STOPPING));
-    let workload = workload.context("the memory cannot be forecast on this machine; set it with `--memory`")?;
+    let workload = match workload {
+        Err(Error::Interrupted) => return Err(Error::Interrupted.into()),
+        workload => workload.context("the memory cannot be forecast on this machine; set it with `--memory`")?,
+    };
     let forecast = match gpu {
-        Some(gpu) => workload.on_gpu(gpu.clone()).forecast(),
+        Some(gpu) => workload.on_gpu(gpu.to_owned()).forecast(),
         None => workload.forecast(),
     };
     let of_rank = forecast.host_bytes.unwrap_or(forecast.peak_bytes) as f64;
@@ -436,7 +439,11 @@ fn skypilot(args: &SkypilotArgs, job: &Job) -> anyhow::Result<String> {
     let cpus = job.machine_cpus();
     let setup = args.setup.replace('\n', "\n  ");
     let accelerators = match (&args.accelerator, job.gpus) {
-        (_, 0) => String::new(),
+        (None, 0) => String::new(),
+        (Some(_), 0) => {
+            let message = "`--accelerator` requests GPUs, but `train.device` is not a GPU";
+            return Err(Error::input(message).with_hint("leave it out, or set `train.device: gpu`").into());
+        }
         (Some(name), count) => format!("  accelerators: \"{name}:{count}\"\n"),
         (None, _) => {
             let message = "`train.device` is a GPU, and SkyPilot needs its name";

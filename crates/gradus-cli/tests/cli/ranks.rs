@@ -431,7 +431,10 @@ fn jobs_of_gpu_runs_request_gpus() {
         "error: `train.device` is `gpu:1`, so the 2 ranks of a machine would share one GPU\n\
          hint: start one rank per machine: `--ranks-per-node 1`\n",
     );
-    // A name that is no device is refused.
+    // A GPU that the run does not use is refused, and so is a name that is no device.
+    test.write("run.yml", &format!("{CONFIG}model: {model}\n"));
+    let run = test.run(&[&skypilot[..], &["--accelerator", "H100"]].concat());
+    assert!(run.code == 1 && run.stderr.contains("`--accelerator` requests GPUs, but"), "{run:?}");
     test.write("run.yml", &format!("{CONFIG}model: {model}\ntrain: {{device: tpu}}\n"));
     let run = test.run(&["cluster", "slurm", "run.yml", "-q"]);
     assert!(run.code == 2 && run.stderr.contains("`train.device` is `tpu`"), "{run:?}");
