@@ -60,11 +60,19 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
                 return 0;
             }
             output::translate_unknown(&mut error, command.as_deref());
-            return ranks::finish(Err(error.into()), &Output::new(&globals::Global::default()));
+            let (result, out) = (Err(error.into()), Output::new(&globals::Global::default()));
+            return match command.as_deref().is_some_and(commands::trains) {
+                true => ranks::finish(result, &out),
+                false => report::finish(result, &out),
+            };
         }
     };
     let out = Output::new(&globals::Global::from(&matches));
-    let result = process::register_children().and_then(|()| commands::check_ranks(&matches)).and_then(|()| {
+    if let Err(error) = commands::check_ranks(&matches) {
+        // The variables of the launcher may be left over, so this process joins no ranks.
+        return report::finish(Err(error), &out);
+    }
+    let result = process::register_children().and_then(|()| {
         // The commands that do not compute are only told the number, or ignore it. The server's thread waits for people while models
         // compute on other threads. If it counted as a computing thread, one would be missing.
         let threads = commands::threads(&matches);

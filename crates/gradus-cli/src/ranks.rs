@@ -1,5 +1,6 @@
 //! Runs on several ranks: their start, their output, and their common end.
 
+use std::io::IsTerminal as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -23,7 +24,7 @@ const LAST_WORDS: Duration = Duration::from_secs(30);
 const FORWARDING: Duration = Duration::from_millis(500);
 
 /// Time limit for joining the other ranks to report an error. The options of the run may be unknown then.
-const JOINING_TO_REPORT: Duration = Duration::from_secs(60);
+const JOINING_TO_REPORT: Duration = Duration::from_secs(30);
 /// Time for the launcher to end this process after the first rank has failed. Some launchers do so.
 const LAUNCHER_ENDS: Duration = Duration::from_secs(2);
 
@@ -93,7 +94,8 @@ pub fn launch() -> anyhow::Result<Option<Launch>> {
 /// The launcher started more than one process.
 pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
-        Some(Launch { size, launcher, .. }) if size > 1 => {
+        Some(Launch { rank, size, launcher, .. }) if size > 1 => {
+            let_first_report(rank);
             let message = format!(
                 "{} started `gradus {command}` {size} times, but this command runs in one process",
                 launcher.name()
@@ -200,11 +202,23 @@ fn open_mpi(launch: &Launch, limit: Duration, late: impl FnOnce() + Send + 'stat
 
 /// Shows the error of a command, if any, and returns the exit code. All ranks of a launcher end at an error of one of them.
 pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
-    let launch = Launch::detect().ok().flatten().filter(|launch| launch.size > 1);
-    match (result, launch) {
+    let launch = Launch::detect().ok().flatten();
+    match (result, launch.filter(|launch| has_others(launch, std::io::stdin().is_terminal()))) {
         (Err(error), Some(launch)) if !HAS_CALLED_MPI.load(Ordering::SeqCst) => end_before_joining(error, launch, out),
         (result, _) => report::finish(result, out),
     }
+}
+
+/// Returns whether other ranks of the same command can exist. Launchers connect the stdin of a rank to a pipe. At a terminal, a shell inherited the
+/// variables of the launcher that started it, such as `srun --pty`.
+fn has_others(launch: &Launch, is_at_terminal: bool) -> bool {
+    launch.size > 1 && !is_at_terminal
+}
+
+/// Returns the longest time that a rank waits at the end. The others wait while the first rank saves. If one of them ended first, some launchers
+/// would end the first one. So a short `--rank-timeout` does not shorten their wait.
+fn leaving_limit(is_first: bool, patience: Duration) -> Duration {
+    if is_first { patience } else { 2 * patience.max(PATIENCE) }
 }
 
 /// Ends all ranks because of an error that this rank had before it joined the others, such as an unknown argument. It joins them now. So the
@@ -387,12 +401,12 @@ impl Joined {
                 result
             }
             Ok(()) => {
-                self.leave("the results of this run are complete", 0, out);
+                self.leave("the results of this run are complete".to_owned(), 0, out);
                 Ok(())
             }
             // All ranks have stopped at the same step.
             Err(error) if matches!(error.downcast_ref::<Error>(), Some(Error::Interrupted)) => {
-                self.leave("this run has stopped, and its files are complete", report::INTERRUPTED, out);
+                self.leave(error.to_string(), report::INTERRUPTED, out);
                 match ranks.is_first() {
                     true => Err(error),
                     false => std::process::exit(i32::from(report::finish(Err(error), self.output(out)))),
@@ -416,10 +430,9 @@ impl Joined {
 
     /// Leaves MPI, which waits for all ranks. If one does not leave, or a signal arrives, this process ends without it. The first rank then
     /// reports the `state` of the run and ends with `code`.
-    fn leave(&self, state: &'static str, code: u8, out: &Output) {
+    fn leave(&self, state: String, code: u8, out: &Output) {
         let is_first = self.ranks.is_first();
-        // The others wait while the first rank saves. If they ended first, some launchers would end the first one.
-        let limit = if is_first { self.patience } else { 2 * self.patience };
+        let limit = leaving_limit(is_first, self.patience);
         if is_first {
             watch::end_on_interrupts_with(out, format!("ending without the other ranks: {state}"), code);
         }
@@ -428,7 +441,9 @@ impl Joined {
             move || {
                 let seconds = limit.as_secs();
                 if is_first {
-                    out.warn(format_args!("the other ranks have not ended within {seconds} s, but {state}"));
+                    out.warn(format_args!(
+                        "ending without the other ranks, which have not ended within {seconds} s: {state}"
+                    ));
                     exit_at_once(code);
                 }
                 let message = format!("{name} has finished, but the other ranks have not ended within {seconds} s");
@@ -454,6 +469,22 @@ mod tests {
         let late = move || passed.send("late").expect("the test waits");
         assert_eq!(with_deadline(Duration::MAX, late, || 7), 7);
         assert!(noticed.recv().is_err());
+    }
+
+    #[test]
+    fn a_shell_that_a_launcher_started_is_no_rank() {
+        let launch = |size| Launch { rank: 0, size, local_rank: None, local_size: None, launcher: Launcher::Slurm };
+        assert!(has_others(&launch(2), false));
+        assert!(!has_others(&launch(2), true));
+        assert!(!has_others(&launch(1), false));
+    }
+
+    /// The first rank may save longer than a short `--rank-timeout`.
+    #[test]
+    fn the_first_rank_has_time_to_save() {
+        assert_eq!(leaving_limit(true, Duration::from_secs(5)), Duration::from_secs(5));
+        assert_eq!(leaving_limit(false, Duration::from_secs(5)), Duration::from_secs(3600));
+        assert_eq!(leaving_limit(false, Duration::from_secs(7200)), Duration::from_secs(14_400));
     }
 
     #[test]

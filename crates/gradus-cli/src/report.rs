@@ -36,14 +36,9 @@ impl std::error::Error for FindingsExit {}
 /// Shows the error, if any, and returns the exit code.
 pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
     let Err(error) = result else { return 0 };
-    if error.is::<ClosedPipe>() {
-        return 0;
-    }
-    if let Some(FindingsExit(code)) = error.downcast_ref() {
-        return *code;
-    }
     match error.downcast_ref::<clap::Error>() {
         Some(error) => crate::output::usage(error),
+        None if error.is::<ClosedPipe>() || error.is::<FindingsExit>() => {}
         None => out.error(render(&error, out.paint()).trim_end()),
     }
     code(&error)
@@ -51,6 +46,12 @@ pub fn finish(result: anyhow::Result<()>, out: &Output) -> u8 {
 
 /// Returns the exit code of a command that ends with this error.
 pub fn code(error: &anyhow::Error) -> u8 {
+    if error.is::<ClosedPipe>() {
+        return 0;
+    }
+    if let Some(FindingsExit(code)) = error.downcast_ref() {
+        return *code;
+    }
     if let Some(error) = error.downcast_ref::<clap::Error>() {
         return u8::try_from(error.exit_code()).unwrap_or(USAGE);
     }
@@ -127,4 +128,20 @@ fn diagnostic(problem: &Diagnostic, paint: Paint) -> String {
         }
     }
     text + &hint(problem.hint.as_deref(), paint)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_exit_code_states_the_kind_of_the_error() {
+        assert_eq!(code(&ClosedPipe.into()), 0);
+        assert_eq!(code(&FindingsExit(3).into()), 3);
+        assert_eq!(code(&Error::input("the disk is full").into()), FAILED);
+        assert_eq!(code(&Error::Config(Vec::new()).into()), USAGE);
+        assert_eq!(code(&interrupted(Error::Interrupted, || "interrupted".to_owned())), INTERRUPTED);
+        let unknown = clap::Command::new("gradus").error(clap::error::ErrorKind::UnknownArgument, "`--bogus`");
+        assert_eq!(code(&unknown.into()), USAGE);
+    }
 }

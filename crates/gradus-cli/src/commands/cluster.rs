@@ -135,13 +135,23 @@ impl MpiImplementation {
         }
     }
 
-    /// Returns the launcher for `ranks` processes, which may run as root and does not bind processes to cores. MPICH binds none.
+    /// Returns the start of a command with `ranks` processes, which are not bound to cores. MPICH binds none by default. Open MPI needs permission to
+    /// run as root.
     fn launcher(self, ranks: u64, is_root: bool) -> String {
         match self {
             Self::OpenMpi if is_root => format!("mpirun --allow-run-as-root -n {ranks} --bind-to none"),
             Self::OpenMpi => format!("mpirun -n {ranks} --bind-to none"),
             Self::Mpich => format!("mpirun -n {ranks}"),
             Self::Intel => format!("mpirun -genv I_MPI_PIN 0 -n {ranks}"),
+        }
+    }
+
+    /// Returns the field of the launcher's container for its command. The field `command` would replace the entrypoint of the operator's images. With
+    /// MPICH and Intel MPI, this entrypoint waits for the names of the workers, and adds Intel's `mpirun` to `PATH`.
+    fn command_field(self) -> &'static str {
+        match self {
+            Self::OpenMpi => "command",
+            Self::Mpich | Self::Intel => "args",
         }
     }
 }
@@ -189,7 +199,7 @@ impl Job {
         }
         let gigabytes = match args.memory {
             Some(gigabytes) => gigabytes,
-            None => gigabytes(&plan, lacks_gpu.then_some(&device), ranks, args.ranks_per_node, out)?,
+            None => gigabytes(&plan, lacks_gpu.then_some(device.as_str()), ranks, args.ranks_per_node, out)?,
         };
         let name = args.name.as_deref().map_or_else(|| job_name(plan.output_dir()), allowed);
         let RunArgs { nodes, ranks_per_node, cpus, .. } = *args;
@@ -222,7 +232,7 @@ pub(super) fn gpus(device: &str) -> u32 {
 /// the run if this machine lacks it.
 pub(super) fn gigabytes(
     plan: &Plan,
-    gpu: Option<&String>,
+    gpu: Option<&str>,
     ranks: u64,
     on_machine: u32,
     out: &Output,
@@ -232,7 +242,7 @@ pub(super) fn gigabytes(
         found => found.context("the memory cannot be forecast on this machine; set it with `--memory`")?,
     };
     let forecast = match gpu {
-        Some(gpu) => workload.on_gpu(gpu.clone()).forecast(),
+        Some(gpu) => workload.on_gpu(gpu.to_owned()).forecast(),
         None => workload.forecast(),
     };
     let of_rank = forecast.host_bytes.unwrap_or(forecast.peak_bytes) as f64;
@@ -393,7 +403,7 @@ fn kubernetes(args: &KubernetesArgs, job: &Job) -> String {
     let command = format!("{} {}", args.mpi.launcher(*ranks, is_root), job.command());
     let launcher = pod(json!({
         "name": "launcher", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,
-        "securityContext": user, "command": ["/bin/sh", "-c", command],
+        "securityContext": user, args.mpi.command_field(): ["/bin/sh", "-c", command],
     }));
     let mut worker = json!({
         "name": "worker", "image": args.image, "workingDir": args.mount, "volumeMounts": mounts,
@@ -428,7 +438,11 @@ fn skypilot(args: &SkypilotArgs, job: &Job) -> anyhow::Result<String> {
     let cpus = job.machine_cpus();
     let setup = args.setup.replace('\n', "\n  ");
     let accelerators = match (&args.accelerator, job.gpus) {
-        (_, 0) => String::new(),
+        (None, 0) => String::new(),
+        (Some(_), 0) => {
+            let message = "`--accelerator` requests GPUs, but `train.device` is not a GPU";
+            return Err(Error::input(message).with_hint("leave it out, or set `train.device: gpu`").into());
+        }
         (Some(name), count) => format!("  accelerators: \"{name}:{count}\"\n"),
         (None, _) => {
             let message = "`train.device` is a GPU, and SkyPilot needs its name";

@@ -206,16 +206,19 @@ pub fn computes(matches: &ArgMatches) -> bool {
     entry.is_some_and(|entry| matches!(entry.group, Group::Start | Group::Use) && entry.name != "serve")
 }
 
+/// Returns whether this is a training command, which divides its work among ranks.
+pub fn trains(name: &str) -> bool {
+    name == "train" || MethodConfig::all().iter().any(|method| method.name() == name)
+}
+
 /// Rejects several copies of a command that cannot divide its work among ranks.
 ///
 /// # Errors
 /// A launcher started several processes.
 pub fn check_ranks(matches: &ArgMatches) -> anyhow::Result<()> {
     let Some((name, arguments)) = matches.subcommand() else { return Ok(()) };
-    let trains = name == "train"
-        || MethodConfig::all().iter().any(|method| method.name() == name)
-        || (name == "runs" && arguments.subcommand_name() == Some("resume"));
-    if trains { Ok(()) } else { crate::ranks::refuse_copies(name) }
+    let has_ranks = trains(name) || (name == "runs" && arguments.subcommand_name() == Some("resume"));
+    if has_ranks { Ok(()) } else { crate::ranks::refuse_copies(name) }
 }
 
 /// Runs the command that `matches` names.
