@@ -175,7 +175,8 @@ def _write_rows(rows: Iterable[Any], folder: Path, name: str, max_rows: int | No
 
 def limit_of(max_rows: Any) -> int | None:
     """Return the largest number of rows to read, or None. The native module refuses a value that is no positive number."""
-    return int(max_rows) if isinstance(max_rows, Integral) and max_rows > 0 else None
+    number = int(max_rows) if isinstance(max_rows, Integral) else 0
+    return number if number > 0 else None
 
 
 def as_path(rows: Rows, name: str = "data", *, max_rows: int | None = None) -> str:
