@@ -144,7 +144,7 @@ pub fn register(
 /// Returns `TypeName: message`, like the last line of a traceback, or `TypeName` for an exception without a message.
 pub fn headline(error: &PyErr) -> String {
     let text = error.to_string();
-    text.strip_suffix(": ").map_or(text.clone(), str::to_owned)
+    text.strip_suffix(": ").unwrap_or(&text).to_owned()
 }
 
 /// Describes why a callable returned no usable answer. `argument` sets its time limit; `None` if it cannot be changed.

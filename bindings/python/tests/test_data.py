@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,6 +97,7 @@ def test_nan_is_a_missing_value_as_in_pandas() -> None:
     assert [json.loads(line)["z"] for line in lines] == pyarrow.Table.from_pandas(frame)["z"].to_pylist() == [0.5, None]
     nested = [{"one": numpy.float32("nan"), "more": numpy.array([1.0, float("nan")]), "m": {"k": (float("nan"),)}}]
     assert json.loads(Path(as_path(nested)).read_text()) == {"one": None, "more": [1.0, None], "m": {"k": [None]}}
+    assert json.loads(Path(as_path([{"date": pandas.NaT, "n": pandas.NA}])).read_text()) == {"date": None, "n": None}
 
 
 def endless() -> Iterator[dict[str, Any]]:
@@ -114,16 +116,24 @@ def test_reading_stops_after_the_last_row_that_is_used(gpt2: Path, tmp_path: Pat
     with pytest.raises(AssertionError, match="too many rows"):
         # Rows at random are drawn from all rows.
         gradus.sft(gpt2, endless(), max_rows=5, max_rows_at_random=True, max_steps=1, output_dir=tmp_path / "three")
+    config = tmp_path / "run.yml"
+    config.write_text(json.dumps({"model": str(gpt2), "data": "rows.jsonl", "method": {"sft": {}}, "train": {"max_rows_at_random": True}}))
+    with pytest.raises(AssertionError, match="too many rows"):
+        gradus.run(config, data=endless(), max_rows=5, output_dir=tmp_path / "four")
 
 
 def test_long_reading_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     from gradus import _data
 
     monkeypatch.setattr(_data, "_LONG", 100)
-    with pytest.warns(UserWarning, match="`data` has .* rows so far.*set `max_rows`") as caught:
+    with pytest.warns(UserWarning, match="`data` has .* rows so far.*up to the last row.*islice") as caught:
         as_path({"text": "x" * 40} for _ in range(10))
     # Each line has 53 characters: `{"text": "` and `"}` and the end of the line. Warnings follow at 100, 200 and 400.
     assert [str(one.message).split()[2] for one in caught] == ["2", "4", "8"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        # A list has an end.
+        as_path([{"text": "x" * 40} for _ in range(10)])
 
 
 def test_transforms_of_datasets_are_applied() -> None:

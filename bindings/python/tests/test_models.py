@@ -106,6 +106,10 @@ def test_wrong_settings_are_refused(gpt2: Path) -> None:
     with pytest.raises(AttributeError, match="has no attribute 'save_pretrained': a loaded model already has files"):
         getattr(model, "save_pretrained")
     assert not hasattr(model, "push_to_hub") and not hasattr(model, "nothing")
+    with pytest.raises(AttributeError) as caught:
+        getattr(model, "generat")
+    # Python suggests `generate` from these.
+    assert (caught.value.name, caught.value.obj) == ("generat", model)
     with pytest.raises(ValueError, match="message 1"):
         model.chat([{"content": "no role"}])
     with pytest.raises(gradus.ModelError):

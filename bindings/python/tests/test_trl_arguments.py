@@ -107,16 +107,15 @@ def test_every_argument_of_a_trainer_is_in_the_table_with_the_default_of_trl(met
 def test_every_method_that_gradus_does_not_call_is_in_the_table(method: str) -> None:
     name = f"{method}Trainer"
     theirs = {*KNOWN["methods"]["all"], *KNOWN["methods"][name]}
-    # TRL calls both during training. The trainers of gradus have them only for scripts.
-    ours = set(dir(trainer_of(method))) - {"evaluate", "save_model"}
-    assert set(_overrides.NOT_CALLED[name]) == theirs - ours
+    assert set(_overrides.NOT_CALLED[name]) == theirs - set(dir(trainer_of(method)))
 
 
 def test_the_record_is_what_the_installed_trl_says() -> None:
     trl_of_hugging_face = pytest.importorskip("trl", reason="TRL is not installed: its record is taken as it is")
     if trl_of_hugging_face.__version__ != KNOWN["trl"]:
         pytest.skip(f"TRL {trl_of_hugging_face.__version__} is installed; the record is of {KNOWN['trl']}")
-    assert record() == {name: value for name, value in KNOWN.items() if name != "runs"}
+    # The version of transformers is that of the recorded runs. Other versions may have the same arguments and methods.
+    assert {**record(), "transformers": KNOWN["transformers"]} == {name: value for name, value in KNOWN.items() if name != "runs"}
 
 
 def keys_of_documentation(method: str) -> set[str]:
@@ -953,6 +952,7 @@ PACKED = {"packing": True, "packing_strategy": "wrapped"}
         ("SFT", {"max_steps": 3, "per_device_train_batch_size": 4, **PACKED, "max_length": 16}, 3 * 4 * 16),
         # Eight completions are four of each of two prompts.
         ("GRPO", {"max_steps": 5, "per_device_train_batch_size": 8, "num_generations": 4}, 5 * 2),
+        ("SFT", {"max_steps": 3, **PACKED, "max_length": None}, 1_000_000_000),
         ("SFT", {"num_train_epochs": 2}, None),
     ],
 )
@@ -961,8 +961,12 @@ def test_of_rows_without_a_length_those_for_all_steps_are_read(
 ) -> None:
     make(method, fields, train_dataset=iter(ROWS)).train()
     assert core.options.get("max_rows") == rows
+    # Of TRL's trainers, those that sample shuffle iterables by default.
+    assert core.options["shuffle"] == (method == "GRPO")
     make(method, fields, train_dataset=ROWS).train()
-    assert "max_rows" not in core.options
+    assert "max_rows" not in core.options and core.options["shuffle"]
+    make(method, {**fields, "shuffle_dataset": True}, train_dataset=iter(ROWS)).train()
+    assert core.options["shuffle"]
 
 
 def test_a_chat_template_is_a_file_or_in_a_directory(core: Core, tmp_path: Path) -> None:
@@ -1207,7 +1211,7 @@ def subclass(method: str, *bases: type, **members: Any) -> Any:
         ("Reward", "create_optimizer", "set `optim`"),
         ("GRPO", "_generate_and_score_completions", "`reward_funcs`, `tools` or `environment_factory`"),
         ("RLOO", "_calculate_rewards", "`reward_funcs`"),
-        ("SFT", "evaluate", "callback with `on_evaluate`"),
+        ("SFT", "evaluation_loop", "callback with `on_evaluate`"),
     ],
 )
 def test_an_override_that_is_never_called_is_refused(method: str, name: str, instead: str, core: Core) -> None:
@@ -1234,6 +1238,27 @@ def test_other_methods_of_a_subclass_are_kept(core: Core) -> None:
     # TRL's trainer for SFT has no `_compute_loss`, so this one is a method of the script.
     subclass("SFT", train=train, save_metrics=no_reward, loss_of=no_reward, _compute_loss=no_reward, _tag_names=["mine"]).train()
     assert heard == ["train"] and [call[0] for call in core.calls] == ["sft"]
+
+
+@pytest.mark.parametrize(
+    ("name", "fields", "is_called"),
+    [
+        ("evaluate", {}, False),
+        ("evaluate", {"eval_strategy": "steps", "eval_steps": 1}, True),
+        ("save_model", {}, True),
+        ("save_model", {"save_strategy": "no"}, False),
+    ],
+)
+def test_a_method_that_only_the_script_calls_has_a_warning_if_trl_calls_it(
+    name: str, fields: dict[str, Any], is_called: bool, core: Core
+) -> None:
+    cls: Any = type("Mine", (trl.SFTTrainer,), {name: no_reward})
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer = cls("some/model", args=trl.SFTConfig(**fields), train_dataset=ROWS, eval_dataset=ROWS)
+    assert [f"`Mine` defines `{name}`" in str(one.message) for one in caught] == [True] * is_called
+    trainer.train()
+    assert [call[0] for call in core.calls] == ["sft"]
 
 
 def test_a_subclass_may_have_the_name_of_its_trainer(core: Core) -> None:

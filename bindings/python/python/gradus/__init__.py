@@ -133,7 +133,7 @@ _LATER = {
 }
 
 
-# Type checkers would accept every name.
+# With this function, type checkers would accept every name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

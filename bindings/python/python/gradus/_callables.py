@@ -157,7 +157,7 @@ class Rewards:
         for number, (name, function, _) in enumerate(self.functions):
             try:
                 found.append(function(**accepted(function)))
-                # A lambda that calls an async function is no async function, but it returns a coroutine, too.
+                # Not only async functions return coroutines, but also a lambda that calls one.
                 if isinstance(found[-1], Coroutine):
                     waiting[number] = found[-1]
             except Exception as error:

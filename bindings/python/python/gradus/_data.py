@@ -7,7 +7,8 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
+from numbers import Integral
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -68,7 +69,9 @@ def _refuse_images(row: Mapping[str, Any], number: int) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert values that ``json`` does not support: numbers and arrays of numpy, dates, paths."""
+    """Convert values that ``json`` does not support: numbers and arrays of numpy, dates, paths, missing values of pandas."""
+    if type(value).__name__ in ("NAType", "NaTType"):
+        return None
     # An array also has `item`, which returns the number of an array of one number.
     if hasattr(value, "tolist"):
         return value.tolist()
@@ -99,7 +102,7 @@ def _without_nan(value: Any) -> Any:
 
 
 def _checked(row: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Return a row that ``json`` cannot write in a form that it can. An error names the column."""
+    """Return a copy of a row that ``json`` can write: NaN is None. An error names the column."""
     found: dict[str, Any] = {}
     for column, value in row.items():
         try:
@@ -118,7 +121,7 @@ def _line(row: Mapping[str, Any], number: int) -> str:
     try:
         line = _json(dict(row)) + "\n"
     except (TypeError, ValueError, RecursionError):
-        # Most rows need no second look, which takes longer.
+        # Only rows that `json` refuses need this slower check.
         line = _json(_checked(row, number)) + "\n"
     try:
         line.encode()
@@ -131,7 +134,7 @@ def _line(row: Mapping[str, Any], number: int) -> str:
     return line
 
 
-#: A warning follows when the rows have so many characters, and each time their number has doubled.
+#: A warning appears after so many characters of rows without a length, and each time their number has doubled.
 _LONG = 200_000_000
 
 
@@ -152,11 +155,12 @@ def _write_rows(rows: Iterable[Any], folder: Path, name: str, max_rows: int | No
                 _refuse_images(row, number)
                 line = _line(row, number)
                 written += len(line)
-                if written >= limit:
+                if written >= limit and not isinstance(rows, Sized):
                     limit *= 2
+                    end = "the last row" if max_rows is None else f"row {max_rows}"
                     warnings.warn(
-                        f"`{name}` has {number} rows so far, and reading continues: gradus reads all rows before it begins. If the rows have "
-                        "no end, set `max_rows`, or `max_steps` of a trainer of `gradus.trl`",
+                        f"`{name}` has {number} rows so far. gradus reads it up to {end} before it begins. To read fewer rows, pass "
+                        "`itertools.islice(rows, count)`",
                         stacklevel=2,
                     )
                 file.write(line)
@@ -171,15 +175,14 @@ def _write_rows(rows: Iterable[Any], folder: Path, name: str, max_rows: int | No
 
 def limit_of(max_rows: Any) -> int | None:
     """Return the largest number of rows to read, or None. The native module refuses a value that is no positive number."""
-    return max_rows if isinstance(max_rows, int) and max_rows > 0 else None
+    number = int(max_rows) if isinstance(max_rows, Integral) else 0
+    return number if number > 0 else None
 
 
 def as_path(rows: Rows, name: str = "data", *, max_rows: int | None = None) -> str:
     """Return the path of a file with these rows: the path itself, or a file in the cache folder that is named after its content.
 
-    If the rows are an iterable, at most ``max_rows`` are read, because it may have no end.
-
-    A run stores that path, so ``gradus runs resume`` finds the rows again.
+    At most ``max_rows`` rows of an iterable are read, because it may have no end. A run stores the path, so ``gradus runs resume`` finds the rows again.
     """
     if isinstance(rows, str):
         return rows

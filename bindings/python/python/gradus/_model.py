@@ -104,11 +104,13 @@ class Model:
     def __repr__(self) -> str:
         return f"<gradus.Model {self.name!r}>"
 
+    # With this method, type checkers would accept every attribute.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
             advice = f": {_OF_MODELS[name]}" if name in _OF_MODELS else ""
-            raise AttributeError(f"'{type(self).__name__}' object has no attribute {name!r}{advice}")
+            # With `name` and `obj`, Python suggests a similar attribute.
+            raise AttributeError(f"'{type(self).__name__}' object has no attribute {name!r}{advice}", name=name, obj=self)
 
     @property
     def path(self) -> Path:

@@ -36,16 +36,19 @@ def _name_model(given: dict[str, Any]) -> None:
         )
 
 
-def _max_rows(given: dict[str, Any]) -> int | None:
-    """Return the number of rows of ``data`` that the run reads from the start, if the arguments limit it."""
+def _max_rows(given: dict[str, Any], *, is_complete: bool) -> int | None:
+    """Return the number of first rows of ``data`` that the run uses, or None for all. ``is_complete``: there are no other keys."""
     part = given.get("train")
     train = {**(part if isinstance(part, Mapping) else {}), **{name: value for name, value in given.items() if value is not None}}
-    # Rows are drawn at random from all rows.
-    return None if train.get("max_rows_at_random") else limit_of(train.get("max_rows"))
+    # With `max_rows_at_random`, which a configuration file may also set, the rows are drawn from all rows.
+    return limit_of(train.get("max_rows")) if is_complete and not train.get("max_rows_at_random") else None
 
 
-def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any]:
-    """Return the arguments that are keys of the configuration, with functions and tables replaced by configuration values."""
+def _configuration(given: dict[str, Any], callables: Callables, *, is_complete: bool) -> dict[str, Any]:
+    """Return the arguments that are keys of the configuration, with functions and tables replaced by configuration values.
+
+    ``is_complete``: no configuration file has further keys.
+    """
     reward = given.pop("reward", None)
     weights: Sequence[float] | None = given.pop("reward_weights", None)
     timeout_s: float | None = given.pop("reward_timeout_s", None)
@@ -58,7 +61,7 @@ def _configuration(given: dict[str, Any], callables: Callables) -> dict[str, Any
             continue
         # A mapping as in a configuration describes the source of the rows (`{"task": …}`, `{"from": …, "split": …}`).
         is_part = isinstance(rows, dict) and bool({"from", "task", "split"} & rows.keys())
-        limit = _max_rows(given) if name == "data" else None
+        limit = _max_rows(given, is_complete=is_complete) if name == "data" else None
         keys[name] = callables.replace_functions(rows) if is_part else as_path(rows, name, max_rows=limit)
     if reward is not None:
         keys["reward"] = callables.reward(reward, weights, timeout_s)
@@ -100,7 +103,7 @@ def train(method: str | None, given: dict[str, Any]) -> Run:
                 "hint: pass a function, the directory or hub name of a reward model, a mapping such as "
                 '{"rule": {"length": {"target": 50}}}, or a list of these'
             )
-    keys = _configuration(given, callables)
+    keys = _configuration(given, callables, is_complete=config is None)
     rewards = [function for _, _, function in callables.registered if isinstance(function, Rewards)]
     for reward in rewards:
         reward.optimizer_steps = optimizer_steps
@@ -152,7 +155,7 @@ def plan(method: str | None = None, **given: Any) -> dict[str, Any]:
     for name in ("overwrite", "resume", "resume_from", "progress", "on_step", "on_evaluation", "on_rollouts"):
         given.pop(name, None)
     callables = Callables()
-    keys = _configuration(given, callables)
+    keys = _configuration(given, callables, is_complete=config is None)
     method = {"reward_model": "reward"}.get(method or "", method)
     found: dict[str, Any] = _native.plan(method, keys, None if config is None else os.fspath(config), callables.registered)
     return found

@@ -76,7 +76,7 @@ struct ScoreLine<T> {
     of_row: T,
 }
 
-/// Prints the score of a row. A host program stops the command here.
+/// Prints the score of a row, unless a host program has interrupted the command.
 fn print<T: Serialize>(out: &Output, place: Option<String>, of_row: T) -> anyhow::Result<()> {
     if is_interrupted() {
         return Err(Error::Interrupted.into());

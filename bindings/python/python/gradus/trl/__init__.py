@@ -63,7 +63,7 @@ _INSTEAD = {
 """Other names of TRL, with the alternative in gradus."""
 
 
-# Type checkers would accept every name.
+# With this function, type checkers would accept every name.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

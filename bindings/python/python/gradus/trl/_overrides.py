@@ -1,4 +1,4 @@
-"""Methods of TRL's trainers that gradus never calls. A subclass that defines one would train without it."""
+"""Methods of TRL's trainers that gradus never calls. A subclass that defines one is refused, because it would train without it."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ _SHARED: Final[Mapping[str, str]] = {
         "_has_mixed_mesh_grads",
     ),
     **_all(_LOG, "log _maybe_log_save_evaluate metrics_format"),
-    **_all(_EVALUATION, "evaluate _evaluate evaluation_loop prediction_step _determine_best_metric"),
+    **_all(_EVALUATION, "_evaluate evaluation_loop prediction_step _determine_best_metric"),
     **_all(
         _SAVING,
-        "save_model _save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state _save_scaler _load_from_checkpoint "
+        "_save _save_checkpoint _save_optimizer_and_scheduler _save_rng_state _save_scaler _load_from_checkpoint "
         "_load_best_model _load_callback_state _load_optimizer_and_scheduler _load_rng_state _load_scaler _issue_warnings_after_load "
         "_get_output_dir",
     ),
@@ -87,10 +87,17 @@ NOT_CALLED: Final[Mapping[str, Mapping[str, str]]] = {
     "RLOOTrainer": {**_SHARED, **_SAMPLES},
     "RewardTrainer": {**_SHARED, **_PREPARES},
 }
-"""For each trainer, the methods of TRL that gradus does not call, with the alternative.
+"""For each trainer, the methods of TRL that the trainer of gradus does not have, with the alternative."""
 
-The others are in gradus too, and scripts call them. `evaluate` and `save_model` are among these, but TRL also calls both during training.
-"""
+
+def notes(cls: type, base: type, *, evaluates: bool, saves: bool) -> list[str]:
+    """Returns a warning for each method of `base` that `cls` replaces for scripts, and that TRL also calls during training."""
+    called = {"evaluate": (evaluates, _EVALUATION), "save_model": (saves, _SAVING)}
+    return [
+        f"`{cls.__name__}` defines `{name}`. TRL also calls it during training, and gradus only where the script calls it. Instead, {instead}"
+        for name, (is_called, instead) in called.items()
+        if is_called and getattr(cls, name) is not getattr(base, name)
+    ]
 
 
 def refuse(trainer: str, owner: str, names: Iterable[str]) -> None:
@@ -102,17 +109,17 @@ def refuse(trainer: str, owner: str, names: Iterable[str]) -> None:
     for name in names:
         if name in NOT_CALLED[trainer]:
             raise error(
-                f"`{owner}` defines `{name}`, which TRL calls and gradus does not: the run would train without it. "
+                f"`{owner}` defines `{name}`, which TRL calls and gradus never calls: the run would train without it. "
                 f"Remove it. Instead, {NOT_CALLED[trainer][name]}."
             )
 
 
 def refuse_subclass(cls: type, base: type) -> None:
-    """Refuses such methods of the classes that come before `base`, which is a trainer of gradus, when Python looks up a method.
+    """Raises for such a method in `cls`, or in a class that takes precedence over `base`, which is a trainer of gradus.
 
     Raises:
         ConfigError: as `refuse`.
     """
-    order = cls.__mro__
-    for one in order[: order.index(base)]:
+    # The methods of later classes are not called in TRL either.
+    for one in cls.__mro__[: cls.__mro__.index(base)]:
         refuse(base.__name__, one.__name__, vars(one))

@@ -90,7 +90,9 @@ class Trainer:
         self.control = TrainerControl()
         self.accelerator = _Accelerator()
         self._translated = self._translate()
-        for note in self._translated.notes:
+        saves = _check.plain(self.args.save_strategy) != "no"
+        replaced = _overrides.notes(type(self), cls, evaluates=self._translated.evaluates, saves=saves)
+        for note in [*self._translated.notes, *replaced]:
             warnings.warn(note, stacklevel=4)
         self._call("on_init_end")
 

@@ -278,10 +278,10 @@ def _steps(trainer: TrainerArguments) -> Keys:
 
 
 def _rows_of_run(trainer: TrainerArguments, steps: int) -> int:
-    """Returns the largest number of rows that a run of so many steps of gradus uses."""
+    """Returns the largest number of rows that a run of so many steps of gradus uses, if all rows can be used."""
     args = trainer.args
-    # A block of packed rows holds at most one row for each of its tokens.
-    packed = (args.max_length or 1) if isinstance(args, SFTConfig) and args.packing else 1
+    # A block of packed rows holds at most one row for each of its tokens. Without `max_length`, its length has no limit.
+    packed = (args.max_length or ALL) if isinstance(args, SFTConfig) and args.packing else 1
     return min(steps * _rows_of_step(trainer) * packed, ALL)
 
 
@@ -463,7 +463,9 @@ def _shuffle(trainer: TrainerArguments) -> Keys:
             f"`{trainer.config}(train_sampling_strategy=...)` is {shown(name)}, but gradus has `random` and `sequential`. It pads "
             "nothing, so rows of one length save nothing: choose `random`."
         )
-    return {"shuffle": name == "random" or bool(getattr(trainer.args, "shuffle_dataset", False))}
+    # transformers reads an iterable in its own order.
+    is_random = name == "random" and not trainer.is_stream
+    return {"shuffle": is_random or bool(getattr(trainer.args, "shuffle_dataset", False))}
 
 
 # --- what is logged, measured and saved
