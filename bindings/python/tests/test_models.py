@@ -55,6 +55,8 @@ def test_streams_join_to_the_completion(qwen3: Path) -> None:
 def test_logprobs_of_texts_outside_lists_are_refused(gpt2: Path) -> None:
     with pytest.raises(TypeError, match=r"`prompts` is one text, but a list is needed, such as `\['Once'\]`"):
         gradus.load(gpt2).logprobs("Once", [" more"])
+    with pytest.raises(TypeError, match="`completions` is a `dict`, but a list is needed"):
+        gradus.load(gpt2).logprobs(["Once"], {"a": 1})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="`completions` is one text"):
         gradus.load(gpt2).logprobs(["Once"], " upon")
 

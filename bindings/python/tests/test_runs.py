@@ -446,6 +446,7 @@ def test_a_run_goes_on_with_the_functions_that_it_had(tmp_path: Path, gpt2: Path
         return [0.0 for _text in completions]
 
     stopped = gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "run", on_step=lambda *_: False, **LONGER)
+    assert repr(stopped) == f"<gradus.Run {str(stopped.path)!r}: 1 step>"
     for given in ({}, {"reward": another}):
         with pytest.raises(gradus.ConfigError, match="trained with the function `brevity`") as caught:
             gradus.resume(stopped, progress=False, **given)
@@ -453,6 +454,7 @@ def test_a_run_goes_on_with_the_functions_that_it_had(tmp_path: Path, gpt2: Path
     resumed = gradus.resume(stopped, reward=brevity, progress=False)
     whole = gradus.grpo(gpt2, prompts, reward=brevity, output_dir=tmp_path / "whole", **LONGER)
     assert not stopped.finished and resumed.finished and weights(resumed) == weights(whole)
+    assert repr(whole).startswith(f"<gradus.Run {str(whole.path)!r}: 5 steps")
 
 
 def test_false_of_numpy_stops_a_run(tmp_path: Path, gpt2: Path, texts: Any) -> None:

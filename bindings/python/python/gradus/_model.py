@@ -234,6 +234,8 @@ class Model:
         for name, given in (("prompts", prompts), ("completions", completions)):
             if isinstance(given, str):
                 raise TypeError(f"`{name}` is one text, but a list is needed, such as `[{given[:20]!r}]`")
+            if isinstance(given, Mapping):
+                raise TypeError(f"`{name}` is a `{type(given).__name__}`, but a list is needed")
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")
         rows = [

@@ -51,7 +51,12 @@ class Run:
     def __repr__(self) -> str:
         best = self.results.get("best") or {}
         shown = f", best {best['metric']} {best['value']:.4g} at step {best['step']}" if best.get("metric") else ""
-        return f"<gradus.Run {str(self.path)!r}: {counted(self.results.get('steps', 0))}{shown}>"
+        return f"<gradus.Run {str(self.path)!r}: {counted(self._steps())}{shown}>"
+
+    def _steps(self) -> int:
+        """Return the number of steps, or of those in the metrics if the run has not finished."""
+        rows = [] if "steps" in self.results else self.rows
+        return int(self.results.get("steps", max((row["step"] for row in rows), default=0)))
 
     def _state(self) -> str | None:
         path = self.path / "state.json"
