@@ -26,6 +26,25 @@ impl<'a> LogObserver<'a> {
         Ok(Self { inner, file, started: Instant::now() })
     }
 
+    /// Logs the error that ended the run.
+    pub fn ended_by(&mut self, error: &Error) {
+        match error {
+            Error::Interrupted => self.line("interrupted"),
+            _ => self.line(&format!("error: {error}")),
+        }
+        if let Some(hint) = error.hint() {
+            self.line(&format!("hint: {hint}"));
+        }
+    }
+
+    fn line(&mut self, text: &str) {
+        let line = format!("{:>9.1}s  {text}\n", self.started.elapsed().as_secs_f64());
+        // A log that cannot grow is no reason to stop; the next write of metrics will report a full disk.
+        if let Err(error) = self.file.write_all(line.as_bytes()) {
+            tracing::warn!("log.txt: {error}");
+        }
+    }
+
     /// Log line of an event. Steps and progress are left out: they are in `metrics.jsonl` and on the terminal.
     fn text(event: &Event<'_>) -> Option<String> {
         Some(match event {
@@ -46,11 +65,7 @@ impl<'a> LogObserver<'a> {
 impl Observer for LogObserver<'_> {
     fn event(&mut self, event: &Event<'_>) {
         if let Some(text) = Self::text(event) {
-            let line = format!("{:>9.1}s  {text}\n", self.started.elapsed().as_secs_f64());
-            // A log that cannot grow is no reason to stop; the next write of metrics will report a full disk.
-            if let Err(error) = self.file.write_all(line.as_bytes()) {
-                tracing::warn!("log.txt: {error}");
-            }
+            self.line(&text);
         }
         self.inner.event(event);
     }
@@ -79,11 +94,18 @@ mod tests {
         log.event(&Event::Progress { done: 1 });
         log.event(&Event::Evaluated { step: 3, metrics: &metrics, best: true });
         log.event(&Event::Warning("two rows were too long"));
+        log.ended_by(&Error::input("the rows have no `text`").with_hint("`columns` names another column"));
         let text = std::fs::read_to_string(&path).unwrap();
         let lines: Vec<&str> = text.lines().map(|line| line.split("s  ").nth(1).unwrap()).collect();
         assert_eq!(
             lines,
-            ["training: 3 to do", "step 3: eval_loss 0.500000 (best so far)", "warning: two rows were too long"]
+            [
+                "training: 3 to do",
+                "step 3: eval_loss 0.500000 (best so far)",
+                "warning: two rows were too long",
+                "error: the rows have no `text`",
+                "hint: `columns` names another column"
+            ]
         );
     }
 }

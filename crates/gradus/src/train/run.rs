@@ -96,8 +96,7 @@ fn run_in_lanes(plan: &Plan, lanes: Lanes, observer: &mut dyn Observer) -> Resul
     }
     let claim = RefCell::new(claim);
     let observer = &mut ClaimObserver { claim: &claim, inner: observer };
-    // A lost rank unwinds the stack. It is caught here, too, so that the claim records it as the error of the run.
-    let outcome = catching(|| run_in(plan, (directory, shared), lanes, checkpoint, &claim, observer));
+    let outcome = run_in(plan, (directory, shared), lanes, checkpoint, &claim, observer);
     let mut claim = claim.into_inner();
     if matches!(outcome, Err(Error::Diverged { .. })) {
         // The error refers to a batch in this directory.
@@ -121,7 +120,24 @@ fn run_in(
     observer: &mut dyn Observer,
 ) -> Result<FinishedRun> {
     let run_start = RunStart::new(plan, directory, claim)?;
-    let observer: &mut dyn Observer = &mut LogObserver::new(&run_start.log(), observer)?;
+    let mut log = LogObserver::new(&run_start.log(), observer)?;
+    // A lost rank unwinds the stack. It is caught here, too, so that the log and the claim record it as the error of the run.
+    let outcome = catching(|| run_logged(plan, (directory, shared), lanes, checkpoint, run_start, &mut log));
+    if let Err(error) = &outcome {
+        log.ended_by(error);
+    }
+    outcome
+}
+
+/// [`run`] with a log.
+fn run_logged(
+    plan: &Plan,
+    (directory, shared): (&RunDir, &RunDir),
+    lanes: Lanes,
+    checkpoint: Option<Checkpoint>,
+    run_start: RunStart<'_>,
+    observer: &mut dyn Observer,
+) -> Result<FinishedRun> {
     let ranks = lanes.ranks();
     let observer: &mut dyn Observer = &mut PluginObservers::new(plan, directory.path(), &run_start, ranks, observer)?;
     tell_ranks(lanes, observer);
