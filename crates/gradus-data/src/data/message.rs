@@ -3,7 +3,7 @@
 use serde::de::Error as _;
 use serde::ser::SerializeMap;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::excerpt;
 
@@ -39,6 +39,7 @@ impl Message {
             Some(other) => return Err(format!("has {} as `{role_key}`, expected a string", kind_name(other))),
             None => return Err(format!("has no `{role_key}` (found {})", names(map))),
         };
+        let is_call = role_key == "from" && role == "function_call";
         let role = if role_key == "from" { translate(role) } else { role }.to_owned();
         let mut extra: Map<String, Value> = map
             .iter()
@@ -61,8 +62,29 @@ impl Message {
             Some(other) => return Err(format!("has {} as `{content_key}`, expected a string", kind_name(other))),
             None => return Err(format!("has no `{content_key}` (found {})", names(map))),
         };
+        if is_call && !extra.contains_key("tool_calls") {
+            let (content, calls) = share_gpt_calls(&content)?;
+            extra.insert("tool_calls".into(), calls.into());
+            return Ok(Self { role, content: content.to_owned(), extra });
+        }
         Ok(Self { role, content, extra })
     }
+}
+
+/// Splits a message of ShareGPT's role `function_call` into its text, which may be a thought, and its calls in the form of chat templates.
+/// As in LLaMA-Factory, the message is one call or a list of them.
+fn share_gpt_calls(text: &str) -> Result<(&str, Vec<Value>), String> {
+    let (thought, calls) = text.split_at(text.rfind("</think>").map_or(0, |at| at + "</think>".len()));
+    let calls = match serde_json::from_str(calls) {
+        Ok(Value::Array(calls)) => calls,
+        Ok(call) => vec![call],
+        Err(error) => return Err(format!("is a `function_call`, but its text is not JSON: {error}")),
+    };
+    let function = |call: Value| match (call.get("name"), call.get("arguments")) {
+        (Some(Value::String(_)), Some(_)) => Ok(json!({ "type": "function", "function": call })),
+        _ => Err("is a `function_call`, but a call in it has no `name` or no `arguments`".to_owned()),
+    };
+    Ok((thought, calls.into_iter().map(function).collect::<Result<_, _>>()?))
 }
 
 /// Translates the role names of ShareGPT files to those of chat templates.
@@ -134,13 +156,34 @@ pub(super) fn missing(name: &str, columns: &Map<String, Value>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use serde_json::json;
 
     #[test]
     fn both_spellings_read_and_print_alike() {
         let share_gpt = Message::read(&json!({"from": "human", "value": "hi"})).unwrap();
         assert_eq!(share_gpt, Message::new("user", "hi"));
         assert_eq!(serde_json::to_value(&share_gpt).unwrap(), json!({"role": "user", "content": "hi"}));
+    }
+
+    #[test]
+    fn calls_of_share_gpt_are_those_of_chat_templates() {
+        let call = |name: &str| json!({"name": name, "arguments": {"city": "Rome"}});
+        let expected = |name: &str| json!({"type": "function", "function": call(name)});
+        let read = |text: String| Message::read(&json!({"from": "function_call", "value": text}));
+        let message =
+            |content: &str, calls: Value| json!({"role": "assistant", "content": content, "tool_calls": calls});
+        for (text, expected) in [
+            (call("weather").to_string(), message("", json!([expected("weather")]))),
+            (
+                format!("<think>Which?</think>\n{}", json!([call("weather"), call("time")])),
+                message("<think>Which?</think>", json!([expected("weather"), expected("time")])),
+            ),
+        ] {
+            assert_eq!(serde_json::to_value(read(text).unwrap()).unwrap(), expected);
+        }
+        let error = read("weather(Rome)".into()).unwrap_err();
+        assert!(error.starts_with("is a `function_call`, but its text is not JSON: "), "{error}");
+        let error = read(json!({"name": "weather"}).to_string()).unwrap_err();
+        assert_eq!(error, "is a `function_call`, but a call in it has no `name` or no `arguments`");
     }
 
     #[test]

@@ -189,12 +189,26 @@ fn refusal(columns: &Map<String, Value>, options: &LoadOptions) -> (String, Stri
     (format!("missing column `{column}` (found {})", names(columns)), hint)
 }
 
+/// Returns the column with images, if there is one. TRL has them in these columns.
+fn image_column(columns: &Map<String, Value>) -> Option<&'static str> {
+    let is_empty = |value: &Value| value.is_null() || value.as_array().is_some_and(Vec::is_empty);
+    ["image", "images"].into_iter().find(|name| columns.get(*name).is_some_and(|value| !is_empty(value)))
+}
+
 /// Reads a row as `kind`. Returns its data and the remaining columns.
 pub(super) fn read_row(
     kind: RowKind,
     columns: Map<String, Value>,
     options: &LoadOptions,
 ) -> Result<(RowData, Map<String, Value>), String> {
+    if !matches!(options.need, Need::Any | Need::Columns)
+        && let Some(name) = image_column(&columns)
+    {
+        return Err(format!(
+            "the column `{name}` has images, but gradus reads only text; to train without them, rename the column: \
+             `--column unused={name}`"
+        ));
+    }
     let mut take = Columns { columns, found: String::new() };
     take.found = names(&take.columns);
     let mut data = match kind {

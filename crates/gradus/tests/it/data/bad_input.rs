@@ -47,6 +47,25 @@ fn columns() {
 }
 
 #[test]
+fn images() {
+    check(
+        "a.jsonl",
+        r#"{"messages": [{"role": "user", "content": "What is it?"}], "images": ["a.png"]}"#,
+        Need::Prompt,
+        "a.jsonl:1: the column `images` has images, but gradus reads only text; to train without them, rename the column: \
+         `--column unused=images`",
+    );
+    // Rows without an image in a mixed data set, and images under another name.
+    let folder = Folder::new();
+    let mixed = folder.write("mixed.jsonl", "{\"text\": \"a\", \"image\": null}\n{\"text\": \"b\", \"images\": []}\n");
+    assert_eq!(load(&mixed, &LoadOptions::needing(Need::Sft)).unwrap().rows.len(), 2);
+    let named = folder.write("named.jsonl", "{\"text\": \"a\", \"image\": \"a.png\"}\n");
+    let rename = vec![("image".into(), "unused".into())];
+    let options = LoadOptions { rename, ..LoadOptions::needing(Need::Sft) };
+    assert_eq!(load(&named, &options).unwrap().rows.len(), 1);
+}
+
+#[test]
 fn types() {
     check("a.jsonl", r#"{"text": 3}"#, Need::Sft, "a.jsonl:1: column `text` is a number, expected a string");
     check(
