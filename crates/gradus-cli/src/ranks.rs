@@ -94,17 +94,17 @@ pub fn launch() -> anyhow::Result<Option<Launch>> {
 /// The launcher started more than one process.
 pub fn refuse_copies(command: &str) -> anyhow::Result<()> {
     match launch()? {
-        Some(Launch { rank, size, launcher, .. }) if size > 1 => {
-            let_first_report(rank);
+        Some(launch) if launch.size > 1 => {
+            let_first_report(launch.rank);
             let message = format!(
-                "{} started `gradus {command}` {size} times, but this command runs in one process",
-                launcher.name()
+                "{} started `gradus {command}` {} times, but this command runs in one process",
+                launch.launcher.name(),
+                launch.size
             );
             Err(Error::input(message)
                 .with_hint(format!(
-                    "only training shares work among ranks: start this without the launcher. If none is running, \
-                     remove its variables from the environment, such as `{}`",
-                    launcher.size_variable()
+                    "only training shares work among ranks: start this without the launcher. {}",
+                    unset(&launch)
                 ))
                 .into())
         }
@@ -198,6 +198,14 @@ fn with_deadline<T>(limit: Duration, late: impl FnOnce() + Send + 'static, call:
 fn open_mpi(launch: &Launch, limit: Duration, late: impl FnOnce() + Send + 'static) -> Result<Mpi, String> {
     HAS_CALLED_MPI.store(true, Ordering::SeqCst);
     with_deadline(limit, late, || Mpi::open(launch)).map_err(|error| error.to_string())
+}
+
+/// Advice for variables that a launcher has left in the environment.
+fn unset(launch: &Launch) -> String {
+    format!(
+        "If no launcher is running, remove its variables, such as `{}`, with `unset`",
+        launch.launcher.size_variable()
+    )
 }
 
 /// Shows the error of a command, if any, and returns the exit code. All ranks of a launcher end at an error of one of them.
@@ -339,15 +347,18 @@ impl Joined {
                     "{name}: {} started {size} processes, and this one cannot join them: {error}",
                     launch.launcher.name()
                 );
-                let install = "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its \
-                               path: `GRADUS_MPI=/path/to/libmpi.so.12`";
+                let install = format!(
+                    "install the MPI library of the launcher (`pip install mpich`, or the package `mpich` or `openmpi-bin`), or set its path: \
+                     `GRADUS_MPI=/path/to/libmpi.so.12`. {}",
+                    unset(&launch)
+                );
                 let hint = match launch.launcher {
                     // Nothing but its own variables: Slurm has offered the library no way to connect.
                     Launcher::Slurm => format!(
                         "start MPICH with `srun --mpi=pmi2` and Open MPI with `srun --mpi=pmix`; `srun --mpi=list` lists what \
                          this Slurm has. If there is no MPI, {install}"
                     ),
-                    _ => install.to_owned(),
+                    _ => install,
                 };
                 return Err(Error::input(message).with_hint(hint).into());
             }
@@ -397,7 +408,7 @@ impl Joined {
         match result {
             // MPI must be finalized in any case.
             _ if ranks.is_alone() => {
-                ranks.finish();
+                ranks.finish(self.patience);
                 result
             }
             Ok(()) => {
@@ -450,7 +461,8 @@ impl Joined {
                 exit_at_once(report::finish(Err(Error::input(message).into()), &out))
             }
         };
-        with_deadline(limit, late, || self.ranks.finish());
+        // `late` ends this process first.
+        with_deadline(limit, late, || self.ranks.finish(limit.saturating_mul(2)));
     }
 }
 

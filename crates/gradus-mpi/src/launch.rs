@@ -1,6 +1,7 @@
 //! Rank and number of processes, from the environment variables that launchers set.
 
 use std::env;
+use std::path::Path;
 
 /// Program that started the processes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +117,15 @@ impl Launch {
     #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
     pub fn detect() -> Result<Option<Self>, LaunchError> {
         Self::of(|name| env::var(name).ok())
+    }
+
+    /// Returns the descriptor that connects this process to a launcher with PMI, if the descriptor is not open. MPI would end this process
+    /// without an error of its own.
+    #[expect(clippy::disallowed_methods, reason = "a variable in the table of ARCHITECTURE.md")]
+    pub(crate) fn closed_connection() -> Option<u32> {
+        let descriptor: u32 = env::var("PMI_FD").ok()?.parse().ok()?;
+        let all = Path::new("/proc/self/fd");
+        (all.is_dir() && !all.join(descriptor.to_string()).exists()).then_some(descriptor)
     }
 
     /// Like [`detect`](Self::detect), with the given `variables`.

@@ -128,8 +128,11 @@ impl Mpi {
     /// Opens the library that belongs to the launcher and initializes it. All processes must do so, exactly once each.
     ///
     /// # Errors
-    /// Returns an error if there is no library, if it cannot be used, or if it belongs to another launcher.
+    /// Returns an error if there is no library, if it cannot be used, if it belongs to another launcher, or if the launcher is not running.
     pub fn open(launch: &Launch) -> Result<Self, Error> {
+        if let Some(descriptor) = Launch::closed_connection() {
+            return Err(Error::Closed { descriptor });
+        }
         let (engine, found) = library::open(Some(launch.launcher))?;
         let unusable = |reason: String| Error::Unusable { library: found.path.clone(), reason };
         let lets_threads = engine.init().map_err(unusable)?;

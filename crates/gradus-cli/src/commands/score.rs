@@ -4,7 +4,7 @@ use gradus::Error;
 use gradus::data::{RowLocation, Side};
 use gradus::inference::{ClassesOptions, ScoreOptions, classes, logprobs, rewards};
 use gradus::model::Precision;
-
+use gradus::process::Interrupt;
 use serde::Serialize;
 
 use super::bad_rows::BadRowArgs;
@@ -13,7 +13,7 @@ use super::device::DeviceArgs;
 use super::generate::max_rows;
 use super::text::TextArgs;
 use crate::output::Output;
-use crate::watch::{fetch, fetch_data, is_interrupted};
+use crate::watch::{fetch, fetch_data, interrupt};
 
 /// Arguments of `gradus score`.
 #[derive(Debug, clap::Args)]
@@ -77,8 +77,8 @@ struct ScoreLine<T> {
 }
 
 /// Prints the score of a row, unless a host program has interrupted the command.
-fn print<T: Serialize>(out: &Output, place: Option<String>, of_row: T) -> anyhow::Result<()> {
-    if is_interrupted() {
+fn print<T: Serialize>(out: &Output, interrupt: &Interrupt, place: Option<String>, of_row: T) -> anyhow::Result<()> {
+    if interrupt.is_raised() {
         return Err(Error::Interrupted.into());
     }
     out.json_line(&ScoreLine { place, of_row })
@@ -93,7 +93,7 @@ pub fn run(args: ScoreArgs, out: &Output) -> anyhow::Result<()> {
 
 /// Prints the scores. Returns remarks on rows that are left out.
 fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
-    let skips = args.bad_rows.skips();
+    let (skips, interrupt) = (args.bad_rows.skips(), interrupt());
     let place = |location: &RowLocation| skips.then(|| location.to_string());
     if let Some(model) = args.classifier {
         args.text_files.refuse("cannot be used with `--classifier`: a classifier uses its own tokenizer")?;
@@ -113,7 +113,7 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
         fetch_data(&options.data, out)?;
         let mut bar = out.counter("rows");
         let mut progress = |done, total| bar.set(done, total);
-        return classes(&options, &mut progress, &mut |at, of_row| print(out, place(at), of_row));
+        return classes(&options, &mut progress, &mut |at, of_row| print(out, &interrupt, place(at), of_row));
     }
     let is_reward = args.reward_model.is_some();
     let options = ScoreOptions {
@@ -132,7 +132,24 @@ fn score(args: ScoreArgs, out: &Output) -> anyhow::Result<Vec<String>> {
     let mut bar = out.counter("rows");
     let mut progress = |done: usize, total: usize| bar.set(done, total);
     match is_reward {
-        true => rewards(&options, &mut progress, &mut |at, of_row| print(out, place(at), of_row)),
-        false => logprobs(&options, &mut progress, &mut |at, of_row| print(out, place(at), of_row)),
+        true => rewards(&options, &mut progress, &mut |at, of_row| print(out, &interrupt, place(at), of_row)),
+        false => logprobs(&options, &mut progress, &mut |at, of_row| print(out, &interrupt, place(at), of_row)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_host_program_stops_the_scores() {
+        let (out, interrupt) = (Output::captured(), Interrupt::default());
+        print(&out, &interrupt, None, [("sum", -1.5)].into_iter().collect::<std::collections::BTreeMap<_, _>>())
+            .expect("nothing has stopped it");
+        interrupt.raise();
+        let stopped = print(&out, &interrupt, None, std::collections::BTreeMap::<String, f32>::new());
+        let error = stopped.expect_err("it was stopped");
+        assert!(matches!(error.downcast_ref(), Some(Error::Interrupted)), "{error:?}");
+        assert_eq!(out.take().output, "{\"sum\":-1.5}\n");
     }
 }

@@ -51,30 +51,6 @@ fn score_prints_the_logprobs_of_each_completion() {
 }
 
 #[test]
-fn a_host_program_stops_score() {
-    let test = CliTest::with("rows.jsonl", &ROW.repeat(2));
-    test.write("texts.jsonl", "{\"text\": \"The tea is good.\"}\n");
-    let classifiers = concat!(env!("CARGO_MANIFEST_DIR"), "/../gradus/tests/fixtures/parity/encoders/bert");
-    for (kind, model, data) in
-        [("--model", fixture_model("gpt2").as_str(), "rows.jsonl"), ("--classifier", classifiers, "texts.jsonl")]
-    {
-        let data = test.path().join(data).into_os_string();
-        let arguments = ["score".into(), kind.into(), model.into(), "--data".into(), data];
-        let stopped = std::thread::scope(|scope| {
-            let called = scope.spawn(|| gradus_cli::call(arguments));
-            // A call begins with a lowered flag, so the flag is raised until the call ends.
-            while !called.is_finished() {
-                gradus_cli::interrupt().raise();
-                std::thread::yield_now();
-            }
-            called.join().expect("no panic")
-        });
-        let error = stopped.expect_err("it was stopped");
-        assert!(matches!(error.downcast_ref(), Some(gradus::Error::Interrupted)), "{error:?}");
-    }
-}
-
-#[test]
 fn dropout_of_the_tokenizer_is_left_out_with_a_warning() {
     let test = CliTest::with("rows.jsonl", &ROW.repeat(2));
     for file in ["config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"] {

@@ -220,6 +220,12 @@ fn copies_of_one_process_are_refused() {
     let expected =
         ": `mpiexec` started 2 processes, and this one cannot join them: `/nowhere/libmpi.so` cannot be used: ";
     assert!(code == 1 && text.starts_with("error: rank 0") && text.contains(expected), "{text}");
+    assert!(
+        text.contains("If no launcher is running, remove its variables, such as `PMI_SIZE`, with `unset`"),
+        "{text}"
+    );
+    let (code, text) = run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PMI_FD", "99")]);
+    assert!(code == 1 && text.contains("its connection to the launcher is closed (`PMI_FD` is 99)"), "{text}");
     let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
     let (code, text) = run(&dpo(&model, &[]), &srun);
     assert!(code == 1 && text.contains("\nhint: start MPICH with `srun --mpi=pmi2` and Open MPI with"), "{text}");
@@ -237,7 +243,7 @@ fn copies_of_one_process_are_refused() {
     assert!(code == 1 && text.starts_with("error: `--ranks` needs MPI"), "{text}");
     let launched = [("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
     let (code, text) = run(&resume, &launched);
-    assert!(code == 1 && text.contains("started 2 processes, and this one cannot join them"), "{text}");
+    assert!(code == 1 && text.starts_with("error: there is no run `run`"), "{text}");
 }
 
 #[test]

@@ -422,9 +422,17 @@ impl Ranks {
         }
     }
 
-    /// Leaves the group. All ranks must call this.
-    pub fn finish(self) {
+    /// Leaves the group. All ranks must call this. It first waits for all of them, for at most `limit`, because some MPI libraries do not: then
+    /// the job would wait for a rank that does not answer.
+    pub fn finish(self, limit: Duration) {
         if let Some(group) = self.group {
+            let others: Vec<usize> = (0..self.size()).filter(|rank| *rank != self.rank()).collect();
+            let sends: Vec<_> = others.iter().map(|&rank| (rank, Arc::new(vec![0]))).collect();
+            let receives: Vec<_> = others.iter().map(|&rank| (rank, 1)).collect();
+            let wait = Wait { limit, flows: true, computes: self.computes };
+            if let Err(lost) = group.link.exchange(&sends, &receives, wait) {
+                tracing::warn!("not all ranks have ended: {lost}");
+            }
             group.link.finish();
         }
     }

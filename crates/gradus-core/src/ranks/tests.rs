@@ -34,6 +34,33 @@ fn everybody_gets_what_all_have_made() {
 }
 
 #[test]
+fn the_end_waits_for_all_ranks() {
+    let (arrived, arrivals) = std::sync::mpsc::channel();
+    let first = std::sync::Arc::new(std::sync::Mutex::new(Some(arrivals)));
+    let found = on(2, move |ranks| match ranks.rank() {
+        0 => {
+            let arrivals = first.lock().expect("no rank panics").take().expect("rank 0 alone");
+            ranks.finish(Duration::from_secs(600));
+            arrivals.try_recv().is_ok()
+        }
+        _ => {
+            // Without the wait, rank 0 would not find this.
+            thread::sleep(Duration::from_millis(50));
+            arrived.send(()).expect("rank 0 listens");
+            ranks.finish(Duration::from_secs(600));
+            true
+        }
+    });
+    assert_eq!(found, [true, true]);
+    // A rank that does not come has a limit.
+    on(2, |ranks| {
+        if ranks.is_first() {
+            ranks.finish(Duration::ZERO);
+        }
+    });
+}
+
+#[test]
 fn units_stay_together() {
     for size in 1..=7 {
         let shares: Vec<_> = (0..size).map(|rank| share(22, 4, rank, size)).collect();
