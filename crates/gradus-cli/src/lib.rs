@@ -68,6 +68,10 @@ pub fn main(arguments: impl IntoIterator<Item = OsString>) -> u8 {
         }
     };
     let out = Output::new(&globals::Global::from(&matches));
+    if std::process::id() == 1 {
+        // The system ignores signals to the first process of a container, unless they have a handler.
+        watch::end_on_interrupts(&out);
+    }
     if let Err(error) = commands::check_ranks(&matches) {
         // The variables of the launcher may be left over, so this process joins no ranks.
         return report::finish(Err(error), &out);

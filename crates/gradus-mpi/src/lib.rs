@@ -37,6 +37,12 @@ pub enum Error {
         /// Description of the problem.
         reason: String,
     },
+    /// A launcher has left its variables in the environment, and is not running.
+    #[error("the connection to the launcher is closed (`PMI_FD` is {descriptor})")]
+    Closed {
+        /// Descriptor of the connection.
+        descriptor: u32,
+    },
     /// The library does not match the launcher.
     #[error(
         "{launcher} started {}, but `{library}` finds {found}: library and launcher do not match", processes(.expected)

@@ -8,7 +8,10 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::files::output::Outputs;
-use crate::model::{CausalLm, Classifier, Family, ModelDir, families, resolve, save_causal, save_classifier};
+use crate::machine::Machine;
+use crate::model::{
+    CausalLm, Classifier, Family, ModelDir, ModelShape, families, resolve, save_causal, save_classifier,
+};
 use crate::rng::{Purpose, Seed};
 use crate::suggest::nearest;
 use crate::text::Tokenizer;
@@ -109,6 +112,7 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
         atomic::write_bytes(&at.join("config.json"), written.as_bytes())?;
         ModelDir { path: directory.clone(), ..ModelDir::unsaved(config.clone()) }.copy_tokenizer(at)?;
         let dir = ModelDir::open(at)?;
+        check_memory(&dir, Machine::detect().memory_bytes)?;
         let (device, mut stream) = (DeviceChoice::cpu().device(), new.seed.stream(Purpose::Init, 0, 0));
         if dir.is_encoder() {
             let model = Classifier::random(&dir, &mut stream, &device)?;
@@ -121,6 +125,19 @@ pub fn create(new: &NewModel, output: &Path) -> Result<Created> {
         }
     })?;
     Ok(Created { family: new.family.clone(), parameters, vocabulary: tokenizer.vocab_size() })
+}
+
+/// Rejects a model whose weights need more than `memory` bytes.
+fn check_memory(dir: &ModelDir, memory: Option<u64>) -> Result<()> {
+    let needed = (ModelShape::of(dir)?.parameters() as u64).saturating_mul(size_of::<f32>() as u64);
+    match memory.filter(|&memory| memory < needed) {
+        None => Ok(()),
+        Some(memory) => {
+            let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+            let message = format!("the weights need {}, but this machine has {}", gigabytes(needed), gigabytes(memory));
+            Err(Error::input(message).with_hint("set smaller sizes with `--set KEY=VALUE`"))
+        }
+    }
 }
 
 /// Builds `config.json` from the family, the size, the tokenizer's ids and the overrides.
@@ -340,6 +357,22 @@ mod tests {
             seed: Seed(1),
             overwrite: false,
         }
+    }
+
+    #[test]
+    fn a_model_without_room_in_memory_is_refused() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let output = folder.path().join("model");
+        // 106 TB. No weights are created.
+        let set = vec![("vocab_size".to_owned(), json!(16_777_216)), ("n_embd".to_owned(), json!(1_048_576))];
+        let error = create(&NewModel { set, ..new("gpt2") }, &output).expect_err("no machine has the memory");
+        assert!(error.to_string().contains("the weights need 105557.5 GB"), "{error}");
+        assert!(!output.exists());
+        create(&new("gpt2"), &output).expect("a small model");
+        let dir = ModelDir::open(&output).expect("a model");
+        let bytes = 4 * ModelShape::of(&dir).expect("a shape").parameters() as u64;
+        assert!(check_memory(&dir, None).is_ok() && check_memory(&dir, Some(bytes)).is_ok());
+        assert!(check_memory(&dir, Some(bytes - 1)).is_err());
     }
 
     #[test]

@@ -225,7 +225,7 @@ fn copies_of_one_process_are_refused() {
         "{text}"
     );
     let (code, text) = run(&dpo(&model, &[]), &[("PMI_RANK", "0"), ("PMI_SIZE", "2"), ("PMI_FD", "99")]);
-    assert!(code == 1 && text.contains("its connection to the launcher is closed (`PMI_FD` is 99)"), "{text}");
+    assert!(code == 1 && text.contains("the connection to the launcher is closed (`PMI_FD` is 99)"), "{text}");
     let srun = [("SLURM_PROCID", "0"), ("SLURM_STEP_NUM_TASKS", "2"), ("GRADUS_MPI", "/nowhere/libmpi.so")];
     let (code, text) = run(&dpo(&model, &[]), &srun);
     assert!(code == 1 && text.contains("\nhint: start MPICH with `srun --mpi=pmi2` and Open MPI with"), "{text}");

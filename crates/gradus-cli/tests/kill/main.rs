@@ -10,6 +10,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests read the environment")]
 
 mod compare;
+#[cfg(target_os = "linux")]
+mod container;
 mod full;
 mod limits;
 mod process;
