@@ -7,9 +7,10 @@ use gradus::Error;
 use gradus::config::{Argument, Plan, Registry, Request, Resume, ResumeFrom, RunConfig};
 use gradus::machine::Machine;
 use gradus::memory::Workload;
+use gradus::ranks::Launch;
 use gradus::run::{Existing, Origin};
 use gradus::train::{FinishedRun, forecast};
-use pyo3::exceptions::PyFutureWarning;
+use pyo3::exceptions::{PyFutureWarning, PyUserWarning};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde_json::Value;
@@ -97,6 +98,29 @@ fn run_request(
     Ok(RunRequest { method, config, arguments: found, existing, resume_from, registry, shared })
 }
 
+/// Warns if a launcher may have started several processes. Each of them trains its own run.
+fn warn_of_copies(py: Python<'_>) -> PyResult<()> {
+    let copies = match Launch::detect() {
+        Ok(Some(launch)) if launch.size > 1 => format!(
+            "{} started {} processes, and this is rank {} (`{}` is in the environment)",
+            launch.launcher.name(),
+            launch.size,
+            launch.rank,
+            launch.launcher.size_variable()
+        ),
+        Ok(_) => return Ok(()),
+        // A process without MPI, or with variables that contradict each other, may be one of several, too.
+        Err(error) => error.to_string(),
+    };
+    let message = format!(
+        "{copies}. The Python functions have no ranks: each process trains a run of its own. To train one run on several ranks, start \
+         `gradus train CONFIG` with `mpiexec`. To train several runs, give each an `output_dir` of its own. If no launcher is running, \
+         remove its variables from the environment."
+    );
+    py.import("warnings")?.getattr("warn")?.call1((message, py.get_type::<PyUserWarning>(), STACK_LEVEL))?;
+    Ok(())
+}
+
 /// Trains a model. `handler(kind, details)` receives the events of the run. If it returns `False`, the run stops after a checkpoint.
 ///
 /// # Errors
@@ -117,7 +141,9 @@ pub fn train<'py>(
 ) -> PyResult<(String, Bound<'py, PyAny>, bool)> {
     let request = run_request(method, arguments, config, existing, resume_from, callables)?;
     let shared = Arc::clone(&request.shared);
-    let plan = request.plan(py)?.in_directory_of_its_own().map_err(|error| exception(py, error))?;
+    let plan = request.plan(py)?;
+    warn_of_copies(py)?;
+    let plan = plan.in_directory_of_its_own().map_err(|error| exception(py, error))?;
     let directory = plan.output_dir().to_owned();
     let threads = plan.train().threads;
     let mut watcher = PyObserver::new(Arc::new(handler), wants_rollouts, Arc::clone(&shared));

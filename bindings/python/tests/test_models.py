@@ -59,6 +59,8 @@ def test_logprobs_of_texts_outside_lists_are_refused(gpt2: Path) -> None:
         gradus.load(gpt2).logprobs(["Once"], {"a": 1})  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="`completions` is one text"):
         gradus.load(gpt2).logprobs(["Once"], " upon")
+    with pytest.raises(TypeError, match=r"`prompts` is a `generator`, but a list is needed: pass `list\(prompts\)`"):
+        gradus.load(gpt2).logprobs((text for text in ["Once"]), [" upon"])  # type: ignore[arg-type]
 
 
 def test_logprobs_beyond_the_positions_name_both_lengths(gpt2: Path) -> None:

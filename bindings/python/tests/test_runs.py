@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,39 @@ def flags(keys: dict[str, Any]) -> list[str]:
 def write(path: Path, rows: list[dict[str, Any]]) -> Path:
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return path
+
+
+#: Variables of launchers, which the tests may also run under.
+LAUNCHERS = ("OMPI_COMM_WORLD_RANK", "PMI_RANK", "PMI_SIZE", "PMIX_RANK", "RANK", "SLURM_PROCID", "WORLD_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"PMI_RANK": "1", "PMI_SIZE": "2"}, "`mpiexec` started 2 processes, and this is rank 1"),
+        ({"RANK": "0", "WORLD_SIZE": "4"}, "`WORLD_SIZE` is 4"),
+        ({"PMI_RANK": "0", "PMI_SIZE": "1"}, None),
+        ({}, None),
+    ],
+)
+def test_copies_that_a_launcher_started_have_a_warning(
+    variables: dict[str, str], expected: str | None, tmp_path: Path, gpt2: Path, texts: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in LAUNCHERS:
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        run = gradus.sft(gpt2, texts, output_dir=tmp_path / "run", **SHORT)
+    found = [(str(one.message), one.filename) for one in caught if one.category is UserWarning]
+    if expected is None:
+        assert found == []
+    else:
+        ((message, file),) = found
+        assert message.startswith(expected) and "`gradus train CONFIG` with `mpiexec`" in message
+        assert file == __file__
+    assert run.finished
 
 
 @pytest.mark.parametrize("method", ["sft", "dpo", "grpo"])

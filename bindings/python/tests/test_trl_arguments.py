@@ -876,6 +876,14 @@ def test_other_names_of_trl_say_where_they_are() -> None:
     for name, instead in (("PPOTrainer", "gradus.ppo"), ("ORPOConfig", "gradus.orpo"), ("CPOTrainer", "gradus.simpo")):
         with pytest.raises(ImportError, match=f"gradus.trl has no `{name}`: call .*`{instead}`"):
             exec(f"from gradus.trl import {name}")
+    for name, instead in (
+        ("AutoModelForCausalLMWithValueHead", "pass the directory or hub name .* to `gradus.ppo`"),
+        ("DataCollatorForCompletionOnlyLM", "`completion_only_loss`"),
+        ("setup_chat_format", "`chat_template_path`"),
+        ("create_reference_model", "leave out `ref_model`"),
+    ):
+        with pytest.raises(ImportError, match=f"gradus.trl has no `{name}`: .*{instead}"):
+            exec(f"from gradus.trl import {name}")
     with pytest.raises(ImportError, match="cannot import name"):
         exec("from gradus.trl import Nothing")
     with pytest.raises(AttributeError):
@@ -1212,6 +1220,15 @@ def subclass(method: str, *bases: type, **members: Any) -> Any:
         ("GRPO", "_generate_and_score_completions", "`reward_funcs`, `tools` or `environment_factory`"),
         ("RLOO", "_calculate_rewards", "`reward_funcs`"),
         ("SFT", "evaluation_loop", "callback with `on_evaluate`"),
+        # Methods of TRL 0.24 and transformers 4.
+        ("DPO", "dpo_loss", "choose `loss_type`"),
+        ("DPO", "concatenated_forward", "choose `loss_type`"),
+        ("DPO", "get_batch_loss_metrics", "choose `loss_type`"),
+        ("DPO", "tokenize_row", "change the rows"),
+        ("KTO", "kto_loss", "choose `loss_type`"),
+        ("GRPO", "_get_per_token_logps", "choose `loss_type`"),
+        ("RLOO", "generate_completions", "callback with `on_evaluate`"),
+        ("Reward", "prediction_loop", "callback with `on_evaluate`"),
     ],
 )
 def test_an_override_that_is_never_called_is_refused(method: str, name: str, instead: str, core: Core) -> None:
@@ -1226,6 +1243,31 @@ def test_an_override_that_is_never_called_is_refused(method: str, name: str, ins
     with pytest.raises(gradus.ConfigError, match=f"defines `{name}`"):
         trainer.train()
     assert core.calls == []
+
+
+@pytest.mark.parametrize("name", ["compute_loss", "dpo_loss"])
+def test_a_patched_trainer_is_refused(name: str, core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make("DPO")
+    expected = f"`DPOTrainer` defines `{name}`, which .*gradus never calls"
+    with monkeypatch.context() as patch:
+        patch.setattr(trl.DPOTrainer, name, no_reward, raising=False)
+        with pytest.raises(gradus.ConfigError, match=expected):
+            trainer.train()
+        with pytest.raises(gradus.ConfigError, match=expected):
+            make("DPO")
+        with pytest.raises(gradus.ConfigError, match=expected):
+            subclass("DPO")
+    assert core.calls == []
+    # In TRL, too, a method of the trainer takes precedence over that of a later class.
+    later: Any = type("Mine", (trl.DPOTrainer, type("Mixin", (), {name: no_reward})), {})
+    later("some/model", args=trl.DPOConfig(), train_dataset=ROWS)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_method_of_earlier_versions_is_neither_in_trl_now_nor_in_gradus(method: str) -> None:
+    name = f"{method}Trainer"
+    now = {*KNOWN["methods"]["all"], *KNOWN["methods"][name], *dir(trainer_of(method))}
+    assert now.isdisjoint(_overrides.EARLIER[name])
 
 
 def test_other_methods_of_a_subclass_are_kept(core: Core) -> None:
@@ -1259,6 +1301,12 @@ def test_a_method_that_only_the_script_calls_has_a_warning_if_trl_calls_it(
     assert [f"`Mine` defines `{name}`" in str(one.message) for one in caught] == [True] * is_called
     trainer.train()
     assert [call[0] for call in core.calls] == ["sft"]
+
+
+def test_a_patched_method_that_trl_calls_has_a_warning(core: Core, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trl.SFTTrainer, "save_model", no_reward)
+    with pytest.warns(UserWarning, match="`SFTTrainer` defines `save_model`"):
+        make("SFT")
 
 
 def test_a_subclass_may_have_the_name_of_its_trainer(core: Core) -> None:

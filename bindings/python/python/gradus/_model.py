@@ -236,6 +236,8 @@ class Model:
                 raise TypeError(f"`{name}` is one text, but a list is needed, such as `[{given[:20]!r}]`")
             if isinstance(given, Mapping):
                 raise TypeError(f"`{name}` is a `{type(given).__name__}`, but a list is needed")
+            if not hasattr(given, "__len__"):
+                raise TypeError(f"`{name}` is a `{type(given).__name__}`, but a list is needed: pass `list({name})`")
         if len(prompts) != len(completions):
             raise ValueError(f"there are {len(prompts)} prompts, but {len(completions)} completions")
         rows = [

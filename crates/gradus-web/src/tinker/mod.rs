@@ -143,13 +143,18 @@ async fn nothing(State(app): State<Arc<App>>, method: Method, uri: Uri) -> Refus
     }
 }
 
-/// Part of a list that a client requests.
+/// Query of a list, as text: an error then names the field and its value.
 #[derive(Deserialize)]
+struct ListQuery {
+    limit: Option<String>,
+    offset: Option<String>,
+    project_id: Option<String>,
+}
+
+/// Part of a list that a client requests.
 struct Page {
     limit: Option<usize>,
-    #[serde(default)]
     offset: usize,
-    project_id: Option<String>,
 }
 
 impl Page {
@@ -161,22 +166,23 @@ impl Page {
     }
 }
 
-/// Query of a list.
-type PageQuery = Result<Query<Page>, QueryRejection>;
+type PageQuery = Result<Query<ListQuery>, QueryRejection>;
 
 /// Returns the requested part of a list.
 fn page(query: PageQuery) -> Result<Page, Refused> {
-    let wrong = |error: QueryRejection| {
-        Refused::request(format!(
-            "`limit` or `offset` is wrong: {}; whole numbers of at least 0 are needed",
-            error.body_text()
-        ))
-    };
-    let Query(page) = query.map_err(wrong)?;
-    match page.project_id {
-        Some(_) => Err(Refused::request("`project_id` is not supported by this server: leave it out")),
-        None => Ok(page),
+    let unreadable =
+        |error: QueryRejection| Refused::request(format!("the query cannot be read: {}", error.body_text()));
+    let Query(query) = query.map_err(unreadable)?;
+    if query.project_id.is_some() {
+        return Err(Refused::request("`project_id` is not supported by this server: leave it out"));
     }
+    let number = |name: &str, text: Option<String>| {
+        let wrong = |text: &str| {
+            Refused::request(format!("`{name}` is `{text}`, but a whole number of at least 0 is expected"))
+        };
+        text.map(|text| text.parse::<usize>().map_err(|_| wrong(&text))).transpose()
+    };
+    Ok(Page { limit: number("limit", query.limit)?, offset: number("offset", query.offset)?.unwrap_or(0) })
 }
 
 async fn list_sessions(State(app): State<Arc<App>>, query: PageQuery) -> HandlerResult {

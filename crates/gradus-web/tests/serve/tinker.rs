@@ -585,9 +585,14 @@ fn a_server_that_starts_again_goes_on() {
     );
     assert_eq!(list("checkpoints?offset=1")["checkpoints"].as_array().map(Vec::len), Some(1));
     assert_eq!(list("sessions")["sessions"], json!([bench.session]));
-    let wrong = bench.server.get("/api/v1/sessions?limit=-1");
-    assert_eq!(wrong.status, 400);
-    failed(&wrong, "user", "`limit` or `offset` is wrong");
+    for (query, expected) in [
+        ("limit=-1", "`limit` is `-1`, but a whole number of at least 0 is expected"),
+        ("limit=2&offset=1.5", "`offset` is `1.5`, but a whole number of at least 0 is expected"),
+    ] {
+        let wrong = bench.server.get(&format!("/api/v1/training_runs?{query}"));
+        assert_eq!(wrong.status, 400);
+        failed(&wrong, "user", expected);
+    }
     failed(&bench.server.get("/api/v1/audit"), "user", "does not support `GET /api/v1/audit`: `gradus docs tinker`");
     failed(&bench.server.get("/api/v1/training_runs?project_id=x"), "user", "`project_id` is not supported");
     let gone = bench.server.ask("DELETE", &format!("/api/v1/training_runs/{model}/checkpoints/weights/b"), &[], "");

@@ -50,17 +50,49 @@ _OF_METHODS = {
     "XPO": _SAMPLES,
 }
 """Methods of TRL, also of earlier versions and of `trl.experimental`, that have no trainer here."""
+_VALUE_HEAD = "pass the directory or hub name of the model to `gradus.ppo`, which adds the value head itself"
+_TEMPLATE = "set `chat_template_path` of `SFTConfig`"
+_OF_TRL = (
+    "DatasetMixtureConfig",
+    "ModelConfig",
+    "ScriptArguments",
+    "apply_chat_template",
+    "extract_prompt",
+    "get_dataset",
+    "get_peft_config",
+    "get_quantization_config",
+    "init_zero_verbose",
+    "is_conversational",
+    "is_conversational_from_value",
+    "maybe_apply_chat_template",
+    "maybe_convert_to_chatml",
+    "maybe_extract_prompt",
+    "maybe_unpair_preference_dataset",
+    "pack_dataset",
+    "unpair_preference_dataset",
+)
+"""Names of TRL 1.16 that also serve scripts for gradus."""
 _INSTEAD = {
     **{f"{method}{kind}": instead for method, instead in _OF_METHODS.items() for kind in ("Config", "Trainer")},
-    "DatasetMixtureConfig": "import it from `trl`",
-    "ModelConfig": "import it from `trl`",
-    "ScriptArguments": "import it from `trl`",
+    **dict.fromkeys(_OF_TRL, "import it from `trl`"),
+    "AutoModelForCausalLMWithValueHead": _VALUE_HEAD,
+    "AutoModelForSeq2SeqLMWithValueHead": _VALUE_HEAD,
+    "BestOfNSampler": "sample with `model.generate([prompt], group_size=n)`, and rate the completions with `gradus.score`",
+    "ConstantLengthDataset": "set `packing` of `SFTConfig`",
+    "DataCollatorForCompletionOnlyLM": "train on rows with `prompt` and `completion`, and set `completion_only_loss` of `SFTConfig`",
+    "LogCompletionsCallback": "set `log_completions` of `GRPOConfig` or `RLOOConfig`",
+    "RichProgressCallback": "leave it out: gradus shows the progress itself",
+    "SyncRefModelCallback": "set `sync_ref_model` in the configuration of the trainer",
+    "TextEnvironment": "pass `tools` or `environment_factory` to `GRPOTrainer`",
     "TrlParser": "import it from `trl`; the configurations here work with it",
-    "get_peft_config": "import it from `trl`",
-    "get_quantization_config": "import it from `trl`",
+    "clone_chat_template": _TEMPLATE,
+    "create_reference_model": "leave out `ref_model`: the reference is the model that training starts from",
+    "get_kbit_device_map": "leave it out: gradus places the model itself",
     "rewards": "import `trl.rewards`; its functions work here",
+    "setup_chat_format": _TEMPLATE,
+    "truncate_dataset": "set `max_length` in the configuration of the trainer",
 }
-"""Other names of TRL, with the alternative in gradus."""
+"""Other names of TRL, also of earlier versions, with the alternative in gradus."""
 
 
 # With this function, type checkers would accept every name.

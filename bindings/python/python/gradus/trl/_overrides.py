@@ -1,9 +1,9 @@
-"""Methods of TRL's trainers that gradus never calls. A subclass that defines one is refused, because it would train without it."""
+"""Methods of TRL's trainers that gradus never calls. A class that defines one is refused, because it would train without it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Final
 
 from gradus.trl._check import error
 
@@ -89,14 +89,52 @@ NOT_CALLED: Final[Mapping[str, Mapping[str, str]]] = {
 }
 """For each trainer, the methods of TRL that the trainer of gradus does not have, with the alternative."""
 
+_EARLIER_TRAINER: Final = {
+    **_all(_EVALUATION, "prediction_loop"),
+    **_all(_SAVING, "_rotate_checkpoints _sorted_checkpoints"),
+}
+_EARLIER_REFERENCE: Final = {
+    **_EARLIER_TRAINER,
+    **_all(
+        _LOSS,
+        "_compute_loss_liger compute_reference_log_probs get_batch_logps get_batch_loss_metrics null_ref_context",
+    ),
+    **_all(_EVALUATION, "generate_from_model_and_ref"),
+    **_all(_LOG, "store_metrics"),
+}
+EARLIER: Final[Mapping[str, Mapping[str, str]]] = {
+    "SFTTrainer": {**_EARLIER_TRAINER, **_all(_ROWS, "_prepare_non_packed_dataloader _prepare_packed_dataloader")},
+    "DPOTrainer": {
+        **_EARLIER_REFERENCE,
+        **_all(_LOSS, "concatenated_forward concatenated_inputs dpo_loss"),
+        **_all(_ROWS, "build_tokenized_answer process_row tokenize_row"),
+    },
+    "GRPOTrainer": {
+        **_EARLIER_TRAINER,
+        **_all(_LOSS, "_get_last_hidden_state _get_per_token_logps compute_liger_loss"),
+        **_all(_COMPLETIONS, "_move_model_to_vllm"),
+    },
+    "KTOTrainer": {**_EARLIER_REFERENCE, **_all(_LOSS, "bco_loss forward kto_loss")},
+    "RLOOTrainer": {
+        **_EARLIER_TRAINER,
+        **_all(_COMPLETIONS, "_move_model_to_vllm"),
+        **_all(_EVALUATION, "generate_completions"),
+    },
+    "RewardTrainer": {**_EARLIER_TRAINER, **_all(_EVALUATION, "visualize_samples")},
+}
+"""Methods of the same trainers in earlier versions of TRL and transformers, which scripts override to change training."""
 
-def notes(cls: type, base: type, *, evaluates: bool, saves: bool) -> list[str]:
-    """Returns a warning for each method of `base` that `cls` replaces for scripts, and that TRL also calls during training."""
+
+def notes(cls: type, *, evaluates: Callable[..., Any] | None, saves: Callable[..., Any] | None) -> list[str]:
+    """Returns a warning for each method that `cls` replaces for scripts, and that TRL also calls during training.
+
+    `evaluates` and `saves` are the methods `evaluate` and `save_model` of gradus, or `None` if TRL does not call them in this run.
+    """
     called = {"evaluate": (evaluates, _EVALUATION), "save_model": (saves, _SAVING)}
     return [
         f"`{cls.__name__}` defines `{name}`. TRL also calls it during training, and gradus only where the script calls it. Instead, {instead}"
-        for name, (is_called, instead) in called.items()
-        if is_called and getattr(cls, name) is not getattr(base, name)
+        for name, (ours, instead) in called.items()
+        if ours is not None and getattr(cls, name) is not ours
     ]
 
 
@@ -107,19 +145,22 @@ def refuse(trainer: str, owner: str, names: Iterable[str]) -> None:
         ConfigError: with the method and the alternative.
     """
     for name in names:
-        if name in NOT_CALLED[trainer]:
-            raise error(
-                f"`{owner}` defines `{name}`, which TRL calls and gradus never calls: the run would train without it. "
-                f"Remove it. Instead, {NOT_CALLED[trainer][name]}."
-            )
+        for who, methods in (("TRL calls", NOT_CALLED[trainer]), ("earlier versions of TRL call", EARLIER[trainer])):
+            if name in methods:
+                raise error(
+                    f"`{owner}` defines `{name}`, which {who} and gradus never calls: the run would train without it. "
+                    f"Remove it. Instead, {methods[name]}."
+                )
 
 
-def refuse_subclass(cls: type, base: type) -> None:
-    """Raises for such a method in `cls`, or in a class that takes precedence over `base`, which is a trainer of gradus.
+def refuse_class(trainer: str, cls: type, last: type) -> None:
+    """Raises for such a method in `cls`, or in a class that it inherits from, up to `last`.
+
+    `last` is the base class of all trainers of gradus. A trainer of gradus has no such method itself, so it was patched by the script.
 
     Raises:
         ConfigError: as `refuse`.
     """
     # The methods of later classes are not called in TRL either.
-    for one in cls.__mro__[: cls.__mro__.index(base)]:
-        refuse(base.__name__, one.__name__, vars(one))
+    for one in cls.__mro__[: cls.__mro__.index(last) + 1]:
+        refuse(trainer, one.__name__, vars(one))

@@ -62,7 +62,7 @@ class Trainer:
         """Checks all arguments and determines the keys. Nothing is read or written yet."""
         cls = self._class()
         name = cls.__name__
-        _overrides.refuse_subclass(type(self), cls)
+        self._refuse_overrides()
         arguments = {key: value for key, value in arguments.items() if key in TRAINERS[name]}
         self.args = self._configuration(arguments)
         _check.config(self.args)
@@ -91,7 +91,11 @@ class Trainer:
         self.accelerator = _Accelerator()
         self._translated = self._translate()
         saves = _check.plain(self.args.save_strategy) != "no"
-        replaced = _overrides.notes(type(self), cls, evaluates=self._translated.evaluates, saves=saves)
+        replaced = _overrides.notes(
+            type(self),
+            evaluates=_EVALUATE if self._translated.evaluates else None,
+            saves=_SAVE_MODEL if saves else None,
+        )
         for note in [*self._translated.notes, *replaced]:
             warnings.warn(note, stacklevel=4)
         self._call("on_init_end")
@@ -100,6 +104,12 @@ class Trainer:
     def _class(cls) -> type[Trainer]:
         """Returns the trainer of this module that a user's class inherits from."""
         return next(base for base in cls.__mro__ if base.__module__ == __name__)
+
+    def _refuse_overrides(self) -> None:
+        """Raises if the script defines a method of TRL that gradus never calls."""
+        name = self._class().__name__
+        _overrides.refuse_class(name, type(self), Trainer)
+        _overrides.refuse(name, "trainer", vars(self))
 
     def _configuration(self, arguments: Mapping[str, Any]) -> BaseConfig:
         args = arguments["args"]
@@ -160,7 +170,8 @@ class Trainer:
                 "`train()` was called twice. Create a new trainer: with `model=trainer.run` it starts from the trained model, and with "
                 "a larger `max_steps`, `train(resume_from_checkpoint=True)` resumes the run."
             )
-        _overrides.refuse(self._class().__name__, "trainer", vars(self))
+        # The script may have patched the object or a class since.
+        self._refuse_overrides()
         if self.train_dataset is None:
             raise error("`train_dataset` is `None`, but there must be rows to train on. Give it to the trainer.")
         began = time.monotonic()
@@ -511,6 +522,11 @@ class Trainer:
     def _log(self, entry: Mapping[str, float]) -> bool:
         self.state.log_history.append({**entry, "step": self.state.global_step})
         return self._call("on_log", logs=dict(entry))
+
+
+_EVALUATE: Final = Trainer.evaluate
+_SAVE_MODEL: Final = Trainer.save_model
+"""The methods as they are now. A script may replace them in a trainer later."""
 
 
 def _write(file: Path, values: Mapping[str, Any]) -> None:

@@ -170,7 +170,7 @@ fn table(entries: &[Entry], now: u64, width: Option<usize>, paint: Paint) -> Str
         if let Some(why) = why {
             let what = if entry.state == Status::Failed { "failed" } else { "cannot be read" };
             let head = painted(entry.state, &format!("{} {what}:", visible_line(&entry.name)), paint);
-            text += &format!("{head} {}\n", visible_line(why.lines().next().unwrap_or_default()));
+            text += &format!("{head} {}\n", visible_line(&in_one_line(why)));
         }
         if let Some(replaced) = &entry.replaced_run {
             text += &format!("{} {}\n", visible_line(&format!("{}:", entry.name)), visible_line(replaced));
@@ -210,9 +210,30 @@ pub fn steps(entry: &Entry) -> String {
     entry.steps.map_or_else(|| entry.step.to_string(), |steps| format!("{}/{steps}", entry.step))
 }
 
+/// Shortens an error to one line. If its first line introduces the output of a program, the last line of the output follows, which is
+/// usually the error of the program.
+fn in_one_line(error: &str) -> String {
+    let mut lines = error.lines().filter(|line| !line.trim().is_empty());
+    let first = lines.next().unwrap_or_default();
+    match lines.next_back() {
+        Some(last) if first.ends_with(':') => format!("{first} {}", last.trim()),
+        _ => first.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_error_in_one_line_ends_with_the_error_of_the_program() {
+        let error = "the program `r` failed (exit status: 3); its last output:\nTraceback:\n  line 1\nValueError: no\n";
+        let expected = "the program `r` failed (exit status: 3); its last output: ValueError: no";
+        assert_eq!(in_one_line(error), expected);
+        assert_eq!(in_one_line("no room\nfor a file"), "no room");
+        assert_eq!(in_one_line("it has no end:"), "it has no end:");
+        assert_eq!(in_one_line(""), "");
+    }
 
     #[test]
     fn a_narrow_terminal_gets_what_matters() {
