@@ -182,7 +182,7 @@ impl<'a> Judge<'a> {
         let models = MetricModels::new(device.clone(), plan.train().passes());
         let measuring =
             Measuring::new(&evaluated.metrics, evaluated.post_process.as_ref(), &models, &observer.interrupt())?;
-        let remarks: Vec<String> = measuring.remarks().collect();
+        let remarks = measuring.remarks(&found.examples.iter().collect::<Vec<_>>());
         remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
         let params = SamplingParams {
             temperature: temperature as f32,
@@ -239,7 +239,7 @@ impl<'a> Judge<'a> {
         let mut reward = self.reward()?;
         // Each policy has its own reward, but all these rewards have the same remarks.
         if let Some(reward) = reward.as_ref().filter(|_| !self.has_remarked.replace(true)) {
-            let further = self.measuring.further_remarks(&**reward);
+            let further = self.measuring.further_remarks(&**reward, &self.prompts.iter().collect::<Vec<_>>());
             further.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
             self.remarks.borrow_mut().extend(further);
         }
