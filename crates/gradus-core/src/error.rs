@@ -171,6 +171,9 @@ impl Error {
             Self::Io { source, .. } if source.kind() == std::io::ErrorKind::ResourceBusy => {
                 Some("try again in a moment")
             }
+            Self::Io { source, .. } if source.kind() == std::io::ErrorKind::PermissionDenied => {
+                Some("the user of this process needs access to the file and to its folder")
+            }
             _ => None,
         }
     }
@@ -274,5 +277,17 @@ pub fn excerpt(line: &str, length: usize) -> String {
     match line.char_indices().nth(length) {
         Some((end, _)) => format!("{}…", &line[..end]),
         None => line.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_permissions_have_a_hint() {
+        let error = Error::io("gradus.sqlite", std::io::ErrorKind::PermissionDenied.into());
+        assert_eq!(error.hint(), Some("the user of this process needs access to the file and to its folder"));
+        assert!(!error.passes());
     }
 }

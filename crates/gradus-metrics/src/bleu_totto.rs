@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 use crate::bleu::{Counts, counts};
 use crate::mteval::Tokenizer;
 use crate::sacre_bleu::{SacreBleuOptions, closest, value};
-use crate::totto::{SUBSETS, TottoRow};
+use crate::totto::{self, SUBSETS, TottoRow};
 use crate::{Measure, Metric, Row, RowError};
 
 /// Options of [`BleuTotto`].
@@ -35,6 +35,10 @@ impl BleuTotto {
 }
 
 impl Metric for BleuTotto {
+    fn remark(&self, rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
+        totto::remark(rows)
+    }
+
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let sacre = SacreBleuOptions::default();
         let order = sacre.max_ngram_order;

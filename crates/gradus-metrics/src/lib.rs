@@ -131,8 +131,9 @@ pub trait Metric: Send + Sync {
     /// A row lacks what the metric compares with.
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError>;
 
-    /// Returns a note about missing resources on this machine that make the values differ from those of the reference tool.
-    fn remark(&self) -> Option<String> {
+    /// Returns a note for readers of the values: about missing resources on this machine that make them differ from those of the
+    /// reference tool, or about parts of `rows` that the metric ignores. The predictions of `rows` may be empty.
+    fn remark(&self, _rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
         None
     }
 

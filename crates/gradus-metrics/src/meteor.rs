@@ -145,7 +145,7 @@ fn matched<'a>(
 }
 
 impl Metric for Meteor {
-    fn remark(&self) -> Option<String> {
+    fn remark(&self, _rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
         self.wordnet.is_none().then(|| {
             "without WordNet: words match by letters and stems, not by synonyms, so values are lower than NLTK's; set \
              the metric's option `wordnet` to WordNet's directory, or install it where NLTK looks for it"

@@ -40,6 +40,10 @@ impl Parent {
 }
 
 impl Metric for Parent {
+    fn remark(&self, rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
+        totto::remark(rows)
+    }
+
     fn measure(&self, rows: &[Row]) -> Result<Vec<Measure>, RowError> {
         let score = |(i, row): (usize, &Row)| {
             let item = TottoRow::of(i, row)?;

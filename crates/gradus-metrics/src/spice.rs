@@ -86,7 +86,7 @@ impl Spice {
 }
 
 impl Metric for Spice {
-    fn remark(&self) -> Option<String> {
+    fn remark(&self, _rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
         self.wordnet.is_none().then(|| {
             "without WordNet: words match by letters, not by synonyms; set the metric's option `wordnet` to WordNet's directory"
                 .to_owned()

@@ -33,10 +33,7 @@ impl TottoRow {
     /// # Errors
     /// The row has no table or a malformed one.
     pub fn of(place: usize, row: &Row) -> Result<Self, RowError> {
-        let columns = match row.metadata.get("raw_table") {
-            Some(Value::Object(columns)) => columns,
-            _ => &row.metadata,
-        };
+        let columns = columns(row);
         let wrong = |message: &str| RowError::new(place, message);
         let table = columns.get("table").and_then(cells).ok_or_else(|| {
             wrong("expected a column `table`: rows of cells with `value` and `is_header`, as in ToTTo's files")
@@ -54,7 +51,7 @@ impl TottoRow {
                 nothing if nothing.is_empty() => NULL.into(),
                 prediction => prediction,
             },
-            references: references(row, columns),
+            references: references(row),
             precision_table: entries(&all, &with_text),
             recall_table: entries(&highlighted, &titles),
             overlap: columns.get("overlap_subset").and_then(|value| match value {
@@ -78,6 +75,25 @@ impl TottoRow {
 /// Replacement for an empty prediction and for missing references.
 const NULL: &str = "<null>";
 
+/// Number of references that the official scripts compare.
+const REFERENCES: usize = 3;
+
+/// Returns a note if a row has more references than are compared.
+pub fn remark(rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
+    let mut has_more = rows.map(|row| texts(&row).len() > REFERENCES);
+    has_more.any(|has_more| has_more).then(|| {
+        "with the first three references of a row, as in ToTTo's evaluation, but some rows have more".to_owned()
+    })
+}
+
+/// Returns the columns of ToTTo's files.
+fn columns(row: &Row) -> &Map<String, Value> {
+    match row.metadata.get("raw_table") {
+        Some(Value::Object(columns)) => columns,
+        _ => &row.metadata,
+    }
+}
+
 /// Lower-cases a text, joins its lines and detokenizes it.
 fn prepared(text: &str) -> String {
     detokenized(text.to_lowercase().replace('\n', " ").trim())
@@ -88,11 +104,11 @@ pub fn words(text: &str) -> Vec<String> {
     crate::characters::split(&Tokenizer::V13a.tokenize(&text.trim().to_lowercase())).map(str::to_owned).collect()
 }
 
-/// Returns the row's references, or those of its `sentence_annotations`, padded to three with `<null>`.
-fn references(row: &Row, columns: &Map<String, Value>) -> Vec<String> {
+/// Returns the row's references, or those of its `sentence_annotations`.
+fn texts(row: &Row) -> Vec<String> {
     let annotated = || -> Option<Vec<String>> {
         let sentence = |value: &Value| value.get("final_sentence").and_then(Value::as_str).map(str::to_owned);
-        match columns.get("sentence_annotations")? {
+        match columns(row).get("sentence_annotations")? {
             Value::Array(annotations) => annotations.iter().map(sentence).collect(),
             annotations => {
                 let texts = annotations.get("final_sentence")?.as_array()?;
@@ -100,9 +116,13 @@ fn references(row: &Row, columns: &Map<String, Value>) -> Vec<String> {
             }
         }
     };
-    let texts = if row.references.is_empty() { annotated().unwrap_or_default() } else { row.references.clone() };
-    let mut texts: Vec<String> = texts.iter().take(3).map(|text| prepared(text)).collect();
-    texts.resize_with(3, || NULL.into());
+    if row.references.is_empty() { annotated().unwrap_or_default() } else { row.references.clone() }
+}
+
+/// Returns the first three references. Missing ones are `<null>`.
+fn references(row: &Row) -> Vec<String> {
+    let mut texts: Vec<String> = texts(row).iter().take(REFERENCES).map(|text| prepared(text)).collect();
+    texts.resize_with(REFERENCES, || NULL.into());
     texts
 }
 

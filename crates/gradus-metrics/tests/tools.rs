@@ -330,6 +330,19 @@ fn totto_is_measured_by_its_protocol() {
     let bleu = measured("bleu_totto", &rows);
     assert_eq!(bleu[0].1.value(), expected);
     assert_eq!(measured("bleu_totto rounded=true", &rows)[0].1.value(), (expected * 1000.0).round() / 1000.0);
+    // The scripts compare three references. More are ignored, with a remark.
+    let with = |references: &[&str]| Row { metadata: columns.clone(), ..row(prediction, references) };
+    let [three, four] = [with(&[sentence, "a", "b"]), with(&[sentence, "a", "b", prediction])];
+    for name in ["parent_totto", "bleu_totto"] {
+        let value = |row: &Row| measured(name, std::slice::from_ref(row))[0].1.value();
+        assert_eq!(value(&three), value(&four), "{name}");
+        let remark = |rows: &[Row]| metric(name, &[]).remark(&mut rows.iter().cloned());
+        assert_eq!(remark(&[rows[0].clone(), three.clone()]), None, "{name}");
+        assert!(
+            remark(&[three.clone(), four.clone()]).is_some_and(|text| text.contains("first three references")),
+            "{name}"
+        );
+    }
     // RL4LMs' format: the columns are nested in `raw_table`. The prediction is empty.
     let metadata = serde_json::Map::from_iter([("raw_table".to_owned(), Value::Object(columns))]);
     let empty = [Row { metadata, ..Row::default() }];

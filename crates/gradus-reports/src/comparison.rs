@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value, json};
 
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::{self, atomic};
 use crate::page::curves;
 use crate::plots::{Bar, BarChart, Chart, ComparedRun, LineChart, Panel, colors, comparison_charts, write_charts};
 use crate::run::directory::RunDir;
@@ -113,7 +113,7 @@ fn check_replaceable(directory: &Path) -> Result<()> {
 
 /// Returns whether the `comparison.json` of a directory was written by a comparison.
 fn holds_comparison(directory: &Path) -> bool {
-    let text = std::fs::read_to_string(directory.join("comparison.json")).ok();
+    let text = files::read_run_text(directory.join("comparison.json")).ok();
     let found: Option<Value> = text.and_then(|text| serde_json::from_str(&text).ok());
     found.is_some_and(|found| found["entries"].is_array())
 }
@@ -302,7 +302,7 @@ impl Entry {
 
 /// Returns the `reward` section of a run's `config.yml` without comments; `None` if the file does not exist.
 fn reward_of(run: &RunDir) -> Option<String> {
-    let config = std::fs::read_to_string(run.config()).ok()?;
+    let config = files::read_run_text(run.config()).ok()?;
     let is_inside = |line: &&str| line.starts_with([' ', '-']) || line.trim().is_empty() || line.starts_with('#');
     let mut lines = config.lines().skip_while(|line| !line.starts_with("reward:"));
     let first = lines.next().unwrap_or_default();
@@ -346,7 +346,7 @@ fn partial_results(run: &RunDir) -> Result<Map<String, Value>> {
 
 fn read_results(run: &RunDir) -> Result<Map<String, Value>> {
     let path = run.results();
-    let text = std::fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
+    let text = files::read_run_text(&path).map_err(|source| Error::io(&path, source))?;
     serde_json::from_str(&text).map_err(|error| Error::data(&path, Some(error.line()), error.to_string()))
 }
 

@@ -5,7 +5,7 @@ use std::fs;
 use serde_json::{Map, Value, json};
 
 use crate::error::Result;
-use crate::files::atomic;
+use crate::files::{self, atomic};
 use crate::html;
 use crate::html::Html;
 use crate::page::{alerts, cards, curves, page, prompt_cell, text_cell};
@@ -28,7 +28,7 @@ const SHOWN_SAMPLES: usize = 12;
 /// # Errors
 /// [`Error::Io`](crate::error::Error::Io), or [`Error::Data`](crate::error::Error::Data) if a file of the run is corrupt.
 pub fn finish(run: &RunDir, results: Map<String, Value>) -> Result<Map<String, Value>> {
-    let config = fs::read_to_string(run.config()).unwrap_or_default();
+    let config = files::read_run_text(run.config()).unwrap_or_default();
     let mut complete = Map::new();
     complete.insert("gradus".into(), json!(env!("CARGO_PKG_VERSION")));
     complete.insert("config_hash".into(), json!(config_hash(&config)));

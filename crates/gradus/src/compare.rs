@@ -168,12 +168,12 @@ impl<'a> Judge<'a> {
         };
         let room = examples::room(plan, &start, new, key)?;
         // Rows that every method holds out. A method that replaces unusable rows holds out more.
-        let held_out = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?.held_out;
+        let split = rows(plan, &start.model.tokenizer, Need::Prompt, &|_| true, &observer.interrupt())?;
         let episodes = environment::open(plan, &start, HashMap::new())?;
         let tools = episodes.as_ref().map_or_else(Vec::new, |episodes| episodes.dialogue.tools.clone());
         let options = TokenizeOptions { tools, ..tokenize_options(plan, &start.model, Some(room))? };
-        let found = data::prompts(&held_out, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
-        report("prompts to measure on", &found.counts, observer);
+        let found = data::prompts(&split.held_out, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
+        report("prompts to measure on", &found.counts, split.eval_limit(&split.held_out), observer);
         if found.examples.is_empty() {
             return Err(Error::input("there are no held-out prompts to measure the policies on")
                 .with_hint("give `--eval-data`, or an `--eval-fraction` above 0"));
@@ -182,7 +182,7 @@ impl<'a> Judge<'a> {
         let models = MetricModels::new(device.clone(), plan.train().passes());
         let measuring =
             Measuring::new(&evaluated.metrics, evaluated.post_process.as_ref(), &models, &observer.interrupt())?;
-        let remarks: Vec<String> = measuring.remarks().collect();
+        let remarks = measuring.remarks(&found.examples.iter().collect::<Vec<_>>());
         remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
         let params = SamplingParams {
             temperature: temperature as f32,
@@ -239,7 +239,7 @@ impl<'a> Judge<'a> {
         let mut reward = self.reward()?;
         // Each policy has its own reward, but all these rewards have the same remarks.
         if let Some(reward) = reward.as_ref().filter(|_| !self.has_remarked.replace(true)) {
-            let further = self.measuring.further_remarks(&**reward);
+            let further = self.measuring.further_remarks(&**reward, &self.prompts.iter().collect::<Vec<_>>());
             further.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
             self.remarks.borrow_mut().extend(further);
         }

@@ -16,7 +16,7 @@ use crate::metric_models::PolicyReader;
 use crate::model::CausalLm;
 use crate::process::Interrupt;
 use crate::ranks::Ranks;
-use crate::reward::{self, Count, Reward, Score, check_references, measured_rows};
+use crate::reward::{self, Count, Reward, Score, check_references, measured_rows, row_of};
 use crate::rng::{Purpose, Seed};
 use crate::rollout::{self, EpisodeEnd, Policy, Prompt, Retokenized, RolloutSource, Rollouts, Sampler, StopReason};
 use crate::stats::Stats;
@@ -39,9 +39,9 @@ enum Measurement {
 }
 
 impl Measurement {
-    fn remark(&self, name: &str) -> Option<String> {
+    fn remark(&self, name: &str, prompts: &[&Prompt]) -> Option<String> {
         match self {
-            Self::Metric(metric) => remark_on(name, &**metric),
+            Self::Metric(metric) => remark_on(name, &**metric, &mut prompts.iter().map(|prompt| row_of(prompt))),
             Self::OfPolicy(_) => None,
         }
     }
@@ -100,15 +100,15 @@ impl Measuring {
         Ok(Self { metrics, post_process })
     }
 
-    /// Returns remarks that readers of the values need, one sentence per metric.
-    pub fn remarks(&self) -> impl Iterator<Item = String> {
-        self.metrics.iter().filter_map(|(name, metric)| metric.remark(name))
+    /// Returns remarks that readers of the values for `prompts` need, one sentence per metric.
+    pub fn remarks(&self, prompts: &[&Prompt]) -> Vec<String> {
+        self.metrics.iter().filter_map(|(name, metric)| metric.remark(name, prompts)).collect()
     }
 
     /// Returns the remarks of a reward that the metrics do not already make.
-    pub fn further_remarks(&self, reward: &dyn Reward) -> Vec<String> {
-        let own: Vec<String> = self.remarks().collect();
-        reward.remarks().into_iter().filter(|remark| !own.contains(remark)).collect()
+    pub fn further_remarks(&self, reward: &dyn Reward, prompts: &[&Prompt]) -> Vec<String> {
+        let own = self.remarks(prompts);
+        reward.remarks(prompts).into_iter().filter(|remark| !own.contains(remark)).collect()
     }
 
     /// Whether there are no metrics.

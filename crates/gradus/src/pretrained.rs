@@ -98,7 +98,7 @@ impl Pretrained {
     }
 }
 
-/// Another model that reads the ids of a policy: a reference, a critic.
+/// A model that reads the ids of a tokenizer: a policy, a reference, a critic, a reward model.
 #[derive(Debug, Clone, Copy)]
 pub struct IdReader<'a> {
     /// Role of the model, such as `the reference`.

@@ -275,7 +275,12 @@ pub fn run(args: AnnotateArgs, out: &Output) -> anyhow::Result<()> {
         }
         Verb::Invite(InviteArgs { name, role }) => {
             let token = invite(folder, &name, role)?;
-            out.result(&json!({ "name": name, "role": role.name(), "token": token }), || token.clone())
+            out.result(&json!({ "name": name, "role": role.name(), "token": token }), || token.clone())?;
+            let serve = gradus::shell::path(folder);
+            out.note(format_args!(
+                "`{name}` signs in with this name and token on the page `/annotate` of `gradus serve {serve}`"
+            ));
+            Ok(())
         }
         Verb::Export(ExportArgs { name, output, form, overwrite }) => {
             let file = Outputs::new(overwrite).file(&output)?;
@@ -358,13 +363,23 @@ fn shown(stats: &Stats) -> String {
             work.name, work.done, work.skipped
         );
     }
+    // Without an item with two labels, every measure of a part is undefined for the same reason.
+    let (mut alone, mut reason) = (Vec::new(), "");
     for of in &stats.agreement {
+        if let Number::Undefined(why) = of.raw {
+            alone.push(of.of.as_str());
+            reason = why;
+            continue;
+        }
         let (raw, cohen, fleiss, alpha) = (number(&of.raw), number(&of.cohen), number(&of.fleiss), number(&of.alpha));
         let _ = writeln!(
             text,
             "{}, {} items: same {raw}, Cohen's kappa {cohen}, Fleiss' kappa {fleiss}, Krippendorff's alpha {alpha}",
             of.of, of.items
         );
+    }
+    if !alone.is_empty() {
+        let _ = writeln!(text, "agreement on {}: undefined ({reason})", alone.join(", "));
     }
     if let Some(f1) = &stats.span_f1 {
         let _ = writeln!(text, "characters marked alike, F1: {}", number(f1));

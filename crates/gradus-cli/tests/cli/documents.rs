@@ -95,10 +95,18 @@ fn the_image_is_built_from_all_that_cargo_reads() {
             let (name, path) = entry.map(|entry| (entry.file_name(), entry.path())).expect("an entry");
             let name = name.to_str().expect("UTF-8");
             if name == kept || is_pattern && name.starts_with(stem) {
-                std::os::unix::fs::symlink(path, context.path().join(name)).expect("a link");
+                // Docker copies a link as a link. Its target must be in the context, too.
+                let copied = Command::new("cp").arg("-RP").arg(path).arg(context.path()).status();
+                assert!(copied.expect("cp").success(), "{name} is not copied");
             }
         }
     }
+    // With `-L`, only links without a target still have the type of a link.
+    let dangling = Command::new("find").args(["-L", ".", "-type", "l"]).current_dir(context.path()).output();
+    let dangling = dangling.expect("find");
+    assert!(dangling.status.success(), "{}", String::from_utf8_lossy(&dangling.stderr));
+    let links = String::from_utf8_lossy(&dangling.stdout);
+    assert!(links.is_empty(), "targets of these links are missing in .dockerignore:\n{links}");
     let mut cargo = Command::new(env!("CARGO"));
     cargo.args(["metadata", "--no-deps", "--offline", "--locked", "--format-version", "1"]);
     let output = cargo.current_dir(context.path()).output().expect("cargo");

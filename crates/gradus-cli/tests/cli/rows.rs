@@ -207,6 +207,8 @@ fn prompts_that_leave_no_room_give_their_places_to_others() {
         assert_eq!(run.code, 0, "{}", run.stderr);
         let summary = run.stderr.lines().find(|line| line.contains("held out: ")).expect("what became of the rows");
         assert!(summary.contains("held out: 12 of 12 rows"), "{summary}");
+        // The files have more usable rows.
+        assert!(summary.contains(" tokens; `train.max_eval_rows` is 12"), "{summary}");
         let rows = lines(&test.read("run/held_out_rows.jsonl"));
         assert!(rows.iter().all(|row| row["row"].as_u64().expect("a number") % 3 != 1), "{rows:?}");
         rows.len()

@@ -141,8 +141,14 @@ fn projects_are_made_and_read_from_the_terminal() {
     let elsewhere = test.succeeds(&[&new[..], &["--folder", "my runs"]].concat());
     assert!(elsewhere.contains("`gradus annotate invite NAME --folder 'my runs'` invites people"), "{elsewhere}");
     test.fails(&new, 1, "error: there is a project `tea` already\n");
-    assert_eq!(test.succeeds(&["annotate", "invite", "ada"]).trim().len(), 64);
-    assert!(test.succeeds(&["annotate", "stats", "tea"]).starts_with("0 of 1 tasks"));
+    let invited = test.run(&["annotate", "invite", "ada"]);
+    // Standard output contains only the token, for scripts.
+    assert_eq!(invited.stdout.trim().len(), 64);
+    assert!(invited.stderr.contains("on the page `/annotate` of `gradus serve .`"), "{}", invited.stderr);
+    let stats = test.succeeds(&["annotate", "stats", "tea"]);
+    assert!(stats.starts_with("0 of 1 tasks"));
+    assert_eq!(stats.matches("undefined").count(), 1, "{stats}");
+    assert!(stats.contains("agreement on better answer: undefined (no item was labeled by two people)\n"), "{stats}");
     let stats: Value = serde_json::from_str(&test.succeeds(&["annotate", "stats", "tea", "--json"])).expect("JSON");
     assert_eq!(stats["agreement"][0]["alpha"], json!({ "undefined": "no item was labeled by two people" }));
     assert_eq!(test.succeeds(&["annotate", "release", "tea"]), "no open task of `tea` matches\n");

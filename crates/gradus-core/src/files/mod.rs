@@ -36,9 +36,18 @@ pub const TOKENIZERS: [&str; 7] = [
 /// # Errors
 /// An error of the operating system, or what the path is instead of a file.
 pub fn open(path: &Path) -> io::Result<File> {
+    check_regular(path)?;
+    File::open(path)
+}
+
+/// Rejects a pipe, a socket or a device.
+///
+/// # Errors
+/// As for [`open`].
+pub fn check_regular(path: &Path) -> io::Result<()> {
     let kind = fs::metadata(path)?.file_type();
     if kind.is_file() || kind.is_dir() {
-        return File::open(path);
+        return Ok(());
     }
     Err(io::Error::new(io::ErrorKind::InvalidInput, format!("it is {}, but a file is needed", special(kind))))
 }
@@ -75,6 +84,22 @@ pub fn read(path: &Path, most: u64) -> io::Result<Vec<u8>> {
     // The file may grow while it is read.
     file.by_ref().take(most).read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Reads a file of a run, of any size. Runs may come from others, so a pipe or a device is rejected.
+///
+/// # Errors
+/// As for [`open`].
+pub fn read_run(path: impl AsRef<Path>) -> io::Result<Vec<u8>> {
+    read(path.as_ref(), u64::MAX)
+}
+
+/// Reads a text file of a run like [`read_run`].
+///
+/// # Errors
+/// As for [`read_run`], or if the file is not UTF-8.
+pub fn read_run_text(path: impl AsRef<Path>) -> io::Result<String> {
+    read_text(path.as_ref(), u64::MAX)
 }
 
 /// Reads a text file like [`read`].

@@ -26,6 +26,7 @@ use super::metrics;
 use super::tensors::{NamedCodes, NamedTensor, StateTensor, read_state, write_state};
 use super::trainer_state::TrainerState;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::files::atomic::{self, FilledDir};
 use crate::shell;
 
@@ -351,7 +352,7 @@ impl Checkpoint {
         }
         let path = directory.join(CONFIG_FILE);
         Checksums::read(directory)?.verify_file(directory, CONFIG_FILE)?;
-        let text = fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
+        let text = files::read_run_text(&path).map_err(|source| Error::io(&path, source))?;
         Ok((path, text))
     }
 
@@ -451,7 +452,7 @@ fn write_text(path: &Path, text: &str) -> Result<()> {
 }
 
 fn read_json<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = fs::read_to_string(path).map_err(|source| match source.kind() {
+    let text = files::read_run_text(path).map_err(|source| match source.kind() {
         std::io::ErrorKind::NotFound => Error::model(path, "missing"),
         _ => Error::io(path, source),
     })?;

@@ -1,7 +1,7 @@
 //! `checksums.json`: length and CRC-32 of every file of a checkpoint, so that corruption is detected before training continues.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::Read;
 use std::path::Path;
 
@@ -9,6 +9,7 @@ use flate2::Crc;
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
+use crate::files;
 
 /// Name of the checksum file.
 pub const CHECKSUMS_FILE: &str = "checksums.json";
@@ -54,7 +55,7 @@ impl Checksums {
     /// [`Error::Model`] if they are missing or corrupt.
     pub fn read(directory: &Path) -> Result<Self> {
         let path = directory.join(CHECKSUMS_FILE);
-        let text = fs::read(&path).map_err(|source| match source.kind() {
+        let text = files::read_run(&path).map_err(|source| match source.kind() {
             std::io::ErrorKind::NotFound => Error::model(&path, "missing"),
             _ => Error::io(&path, source),
         })?;
@@ -146,7 +147,7 @@ fn collect(directory: &Path, prefix: &str, files: &mut BTreeMap<String, Sum>) ->
 
 fn sum(path: &Path) -> Result<Sum> {
     let io = |source| Error::io(path, source);
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = files::open(path).map_err(io)?;
     let (mut crc, mut bytes, mut buffer) = (Crc::new(), 0, vec![0; 1 << 20]);
     loop {
         match file.read(&mut buffer).map_err(io)? {

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 use super::replaced_run::ReplacedRun;
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::{self, atomic};
 
 /// Name of the lock file.
 pub(super) const LOCK: &str = ".lock";
@@ -286,7 +286,7 @@ pub fn interrupt(directory: &Path) -> Result<()> {
 /// [`Error::Io`], or [`Error::Data`] if the file is corrupt.
 pub fn read_state(directory: &Path) -> Result<Option<StateFile>> {
     let path = directory.join(STATE);
-    let text = match fs::read_to_string(&path) {
+    let text = match files::read_run_text(&path) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(None),
         Err(source) => return Err(Error::io(path, source)),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::claim::{self, Claim};
 use super::replaced_run::{ReplacedRun, remove_entries};
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::{self, atomic};
 
 /// What to do with an output directory that is not empty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -80,7 +80,7 @@ impl RunDir {
     /// Returns true if gradus wrote the content of a directory, according to its `config.yml` or `state.json`. Only such directories are
     /// ever removed.
     pub fn is_ours(path: &Path) -> bool {
-        let config = fs::read(path.join("config.yml")).unwrap_or_default();
+        let config = files::read_run(path.join("config.yml")).unwrap_or_default();
         config.starts_with(WRITTEN_BY.as_bytes()) || claim::read_state(path).is_ok_and(|state| state.is_some())
     }
 

@@ -2,9 +2,11 @@
 
 use std::path::Path;
 
+use crate::files;
+
 /// Returns the last `count` lines of `log.txt` in the run directory `path`. Empty if there is no such file.
 pub fn log_tail(path: &Path, count: usize) -> Vec<String> {
-    let text = std::fs::read(path.join("log.txt")).unwrap_or_default();
+    let text = files::read_run(path.join("log.txt")).unwrap_or_default();
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(count)..].iter().map(|&line| line.to_owned()).collect()

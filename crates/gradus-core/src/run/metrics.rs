@@ -11,7 +11,7 @@ use serde_json::{Map, Number, Value};
 
 use super::kept_records::KeptRecords;
 use crate::error::{Error, Result, excerpt};
-use crate::files::atomic;
+use crate::files::{self, atomic};
 
 /// Returns true if a key, in any file of a run, holds a measurement of the machine: time, speed or memory. All other values of a resumed
 /// run must equal those of an undisturbed one.
@@ -299,7 +299,7 @@ pub fn read_metrics(path: &Path) -> Result<Vec<MetricsRow>> {
 /// Reads the remarks of a `metrics.jsonl`. Empty if the file has none or cannot be read.
 pub fn read_remarks(path: &Path) -> Vec<String> {
     let mut first = String::new();
-    let read = File::open(path).and_then(|file| BufReader::new(file).read_line(&mut first));
+    let read = files::open(path).and_then(|file| BufReader::new(file).read_line(&mut first));
     let row = read.ok().and_then(|_| serde_json::from_str::<Map<String, Value>>(&first).ok());
     row.as_ref().map_or_else(Vec::new, remarks)
 }
@@ -312,7 +312,7 @@ pub fn remarks(object: &Map<String, Value>) -> Vec<String> {
 
 /// Parses the rows and returns each with its line.
 fn parse(path: &Path) -> Result<Vec<(MetricsRow, String)>> {
-    let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
+    let bytes = files::read_run(path).map_err(|source| Error::io(path, source))?;
     let text = String::from_utf8_lossy(&bytes);
     let mut rows = Vec::new();
     for (index, line) in text.split_inclusive('\n').enumerate() {

@@ -1,7 +1,6 @@
 //! Reads a few metrics of a long `metrics.jsonl`. Other values are skipped without being stored, which takes a tenth of the time.
 
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, Visitor};
@@ -9,13 +8,14 @@ use serde_json::Value;
 
 use super::metrics::read_metrics;
 use crate::error::{Error, Result};
+use crate::files;
 
 /// Calls `visit` for every row with its step and its finite values of `keys`. An incomplete last line is left out.
 ///
 /// # Errors
 /// As [`read_metrics`].
 pub fn scan_metrics(path: &Path, keys: &[&str], visit: &mut dyn FnMut(usize, &[Option<f64>])) -> Result<()> {
-    let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
+    let bytes = files::read_run(path).map_err(|source| Error::io(path, source))?;
     let (mut values, mut rows_read) = (vec![None; keys.len()], 0);
     for line in bytes.split_inclusive(|byte| *byte == b'\n') {
         if line.trim_ascii().is_empty() {
@@ -113,6 +113,8 @@ impl Visitor<'_> for Key<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     fn scanned(text: impl AsRef<[u8]>) -> Result<Vec<(usize, Vec<Option<f64>>)>> {

@@ -1,6 +1,5 @@
 //! Named tensors in safetensors files: optimizer moments and other state outside the model.
 
-use std::fs::{self, File};
 use std::io::Read;
 use std::path::Path;
 
@@ -50,7 +49,7 @@ pub fn read_state(path: &Path) -> Result<Vec<StateTensor<'static>>> {
 
 /// Reads the tensors of a file. `expected` names the accepted formats in messages.
 fn read(path: &Path, expected: &str) -> Result<Vec<StateTensor<'static>>> {
-    let bytes = fs::read(path).map_err(|source| Error::io(path, source))?;
+    let bytes = files::read_run(path).map_err(|source| Error::io(path, source))?;
     check_length(path)?;
     let file = SafeTensors::deserialize(&bytes).map_err(|error| Error::model(path, error.to_string()))?;
     let mut tensors = Vec::with_capacity(file.len());
@@ -78,7 +77,7 @@ fn read(path: &Path, expected: &str) -> Result<Vec<StateTensor<'static>>> {
 /// [`Error::Io`], or [`Error::Model`] if the header is corrupt or the file was cut off.
 pub fn check_length(path: &Path) -> Result<()> {
     let io = |source| Error::io(path, source);
-    let mut file = File::open(path).map_err(io)?;
+    let mut file = files::open(path).map_err(io)?;
     let found = file.metadata().map_err(io)?.len();
     let mut header = vec![0; 8];
     let cut_off = || Error::model(path, format!("not a safetensors file, or cut off: {found} bytes"));
@@ -101,6 +100,8 @@ pub fn check_length(path: &Path) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+
     use super::*;
 
     #[test]

@@ -12,6 +12,7 @@ use serde_json::{Map, Value};
 use super::labels::Labels;
 use super::settings::Settings;
 use crate::error::{Error, Result};
+use crate::files;
 use crate::run::claim::{Stage, is_held, read_state};
 use crate::run::metrics::{is_better, is_of_evaluation, smaller_is_better};
 use crate::run::{Checkpoint, RunDir, scan_metrics};
@@ -302,7 +303,7 @@ pub(super) fn read_results(path: &Path) -> Result<Option<Map<String, Value>>> {
     if !path.is_file() {
         return Ok(None);
     }
-    let text = fs::read_to_string(&path).map_err(|source| Error::io(&path, source))?;
+    let text = files::read_run_text(&path).map_err(|source| Error::io(&path, source))?;
     let parsed = serde_json::from_str(&text);
     parsed.map(Some).map_err(|error| Error::data(&path, Some(error.line()), format!("broken JSON: {error}")))
 }

@@ -1,12 +1,11 @@
 //! `tags.json`: tags and a note that the user gives to a run.
 
-use std::fs;
 use std::path::Path;
 
 use serde::{Deserialize, Serialize};
 
 use crate::error::{Error, Result};
-use crate::files::atomic;
+use crate::files::{self, atomic};
 
 /// Name of the file.
 const FILE: &str = "tags.json";
@@ -30,7 +29,7 @@ impl Labels {
     /// [`Error::Io`], or [`Error::Data`] if the file is corrupt.
     pub fn read(path: &Path) -> Result<Self> {
         let path = path.join(FILE);
-        match fs::read_to_string(&path) {
+        match files::read_run_text(&path) {
             Ok(text) => serde_json::from_str(&text)
                 .map_err(|error| Error::data(path, Some(error.line()), format!("broken JSON: {error}"))),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(Self::default()),

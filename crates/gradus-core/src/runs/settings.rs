@@ -1,11 +1,11 @@
 //! Configurations of runs as flat keys, and the differences between several.
 
-use std::fs;
 use std::path::Path;
 
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+use crate::files;
 
 /// Suffix of the lines of keys that were set explicitly.
 const MARK: &str = " # set";
@@ -52,7 +52,7 @@ impl Settings {
     /// # Errors
     /// [`Error::Io`], or [`Error::Data`] for an invalid line.
     pub fn read(path: &Path) -> Result<Self> {
-        let text = fs::read_to_string(path).map_err(|source| Error::io(path, source))?;
+        let text = files::read_run_text(path).map_err(|source| Error::io(path, source))?;
         Self::parse(&text).map_err(|(line, message)| Error::data(path, Some(line), message))
     }
 

@@ -10,6 +10,7 @@ use super::splits::{
     split_of,
 };
 use super::{hub_rows, saved};
+use crate::files::check_regular;
 use crate::hub::OnProgress;
 use crate::{Error, Result};
 
@@ -191,6 +192,8 @@ fn collect(
         if path.is_dir() {
             collect(&path, above, is_selected, files)?;
         } else if is_selected(&path) {
+            // Opening a pipe would wait for a writer. A pipe that is named as the data is read.
+            check_regular(&path).map_err(|e| Error::io(&path, e))?;
             files.push(path);
         }
     }

@@ -82,9 +82,9 @@ pub fn of_row(error: RowError, place: impl FnOnce(usize, String) -> Error) -> Er
     }
 }
 
-/// Returns the metric's remark for readers of its values as a sentence, if it has one.
-pub fn remark_on(name: &str, metric: &dyn Metric) -> Option<String> {
-    Some(format!("`{name}` is computed {}", metric.remark()?))
+/// Returns the metric's remark on its values for `rows` as a sentence, if it has one.
+pub fn remark_on(name: &str, metric: &dyn Metric, rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
+    Some(format!("`{name}` is computed {}", metric.remark(rows)?))
 }
 
 #[cfg(test)]

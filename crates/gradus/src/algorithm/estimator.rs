@@ -330,7 +330,8 @@ impl CriticConfig {
                 (named.or(learned).unwrap_or(Source::Policy), TrainedBy::Own(self.learning_rate, parts))
             }
         };
-        let critic = Role { head: Head::Scalar(self.head), trained_by, ..Role::frozen(source, shared) };
+        let (head, display_name) = (Head::Scalar(self.head), "the critic");
+        let critic = Role { head, trained_by, display_name, ..Role::frozen(source, shared) };
         Cast { critic: Some(critic), ..cast }
     }
 }

@@ -31,7 +31,7 @@ use crate::reports::{PairTexts, PairsReport};
 use crate::reward::config::{Learned, RewardConfig};
 use crate::reward::{self, Interrupt};
 use crate::rng::Seed;
-use crate::rollout::{LocalEngine, Policy, Sampler};
+use crate::rollout::{LocalEngine, Policy, Prompt, Sampler};
 use crate::run::Metrics;
 use crate::task::{self, DataConfig, PostProcess};
 
@@ -478,7 +478,6 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         false if metrics.is_empty() => ReferenceRule::Any,
         _ => ReferenceRule::Texts,
     };
-    let of_reward = reward.as_ref().map_or_else(Vec::new, |reward| measuring.further_remarks(&**reward));
     let (rows, notes) = rows(options, Need::Prompt, interrupt)?;
     let model = CausalLm::load(&files.dir, &device)?;
     let room = model.position_budget().within(options.max_length).too_long(options.params.max_new_tokens);
@@ -490,6 +489,9 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         ..super::tokenize(files)?
     };
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
+    let prompts: Vec<&Prompt> = made.examples.iter().collect();
+    let mut on_values = measuring.remarks(&prompts);
+    on_values.extend(reward.iter().flat_map(|reward| measuring.further_remarks(&**reward, &prompts)));
     let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let reference = reference(options, files, model.position_budget().needed(longest, options.params.max_new_tokens))?;
     let params = options.params.clone().forcing(files.dir.forced_ids());
@@ -544,7 +546,7 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
         let length = |&row: &usize| found.rollouts.rollouts[row].completion_ids.len() as f32;
         means.add_values("length", &unit.iter().map(length).collect::<Vec<f32>>());
     }
-    let remarks = remarks(notes, &made).into_iter().chain(measuring.remarks()).chain(of_reward).collect();
+    let remarks = remarks(notes, &made).into_iter().chain(on_values).collect();
     let measured = EvalResult::new(made.examples.len(), remarks, found.stats.metrics(""));
     Ok(EvalResult { errors: means.errors(), values, samples, ..measured })
 }

@@ -105,7 +105,7 @@ pub fn measure(options: &MetricOptions, interrupt: &Interrupt) -> Result<MetricR
             .map_err(|error| of_row(error, |row, message| locations[row].error(format!("`{name}`: {message}"))))?;
         measured.extend(found.into_iter().map(|measure| (measure.key(name), measure)));
     }
-    let remark = |(name, metric): &(String, Box<dyn Metric>)| remark_on(name, &**metric);
+    let remark = |(name, metric): &(String, Box<dyn Metric>)| remark_on(name, &**metric, &mut rows.iter().cloned());
     let remarks = left_out(&bad.into_skipped()).into_iter().chain(metrics.iter().filter_map(remark)).collect();
     Ok(MetricReport { rows: rows.len(), remarks, values: values(&measured, &rows, options.resampling) })
 }

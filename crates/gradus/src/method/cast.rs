@@ -38,7 +38,7 @@ pub struct Role {
     pub lifetime: Lifetime,
     /// Number of layers that are held; `None` for all.
     pub layers: Option<usize>,
-    /// Name of a reference in messages.
+    /// Name in messages.
     pub display_name: &'static str,
 }
 
@@ -87,7 +87,8 @@ pub enum Lifetime {
 impl Cast {
     /// Creates a cast with only a policy with `head`, and the models that its evaluations use.
     pub fn alone(shared: &Shared<'_>, head: Head) -> Self {
-        let policy = Role { head, trained_by: TrainedBy::Run, ..Role::frozen(Source::Start, shared) };
+        let display_name = if head == Head::Language { "the policy" } else { "the model" };
+        let policy = Role { head, trained_by: TrainedBy::Run, display_name, ..Role::frozen(Source::Start, shared) };
         let metrics = shared
             .train
             .evaluation

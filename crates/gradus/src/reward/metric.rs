@@ -4,7 +4,7 @@ use super::{Interrupt, Reward, RewardError, Score, Scores, report};
 use crate::data::references;
 use crate::metric::{Metric, MetricConfig, Models, Row, RowError, not_a_reward, remark_on};
 use crate::progress::{Progress, Unwatched};
-use crate::rollout::{Rollout, Rollouts};
+use crate::rollout::{Prompt, Rollout, Rollouts};
 
 /// A metric as a reward: its value for each completion alone. The references are the first existing column of
 /// `references`, `reference`, `completion` and `answer`.
@@ -34,8 +34,9 @@ impl Reward for MetricReward {
         self.name.clone()
     }
 
-    fn remarks(&self) -> Vec<String> {
-        remark_on(&self.name, &*self.metric).into_iter().collect()
+    fn remarks(&self, prompts: &[&Prompt]) -> Vec<String> {
+        let mut rows = prompts.iter().map(|prompt| row_of(prompt));
+        remark_on(&self.name, &*self.metric, &mut rows).into_iter().collect()
     }
 
     fn depends_on_batch(&self) -> bool {
@@ -73,16 +74,19 @@ impl Reward for MetricReward {
 /// Returns the metric's input for each rollout. References that are not texts are dropped; [`check_references`] rejects
 /// them.
 pub(crate) fn measured_rows(rollouts: &Rollouts) -> Vec<Row> {
-    let of_rollout = |rollout: &Rollout| {
-        let prompt = &rollouts.prompts[rollout.prompt];
-        Row {
-            prompt: prompt.text.clone(),
-            prediction: rollout.completion.clone(),
-            references: references(&prompt.columns).unwrap_or_default(),
-            metadata: prompt.columns.clone(),
-        }
-    };
+    let of_rollout =
+        |rollout: &Rollout| Row { prediction: rollout.completion.clone(), ..row_of(&rollouts.prompts[rollout.prompt]) };
     rollouts.rollouts.iter().map(of_rollout).collect()
+}
+
+/// Returns the input of metrics for a prompt, without a prediction.
+pub(crate) fn row_of(prompt: &Prompt) -> Row {
+    Row {
+        prompt: prompt.text.clone(),
+        prediction: String::new(),
+        references: references(&prompt.columns).unwrap_or_default(),
+        metadata: prompt.columns.clone(),
+    }
 }
 
 /// Rejects references that are not texts.
@@ -172,7 +176,7 @@ mod tests {
             Ok(vec![crate::metric::Measure::mean("", &vec![1.0; rows.len()])])
         }
 
-        fn remark(&self) -> Option<String> {
+        fn remark(&self, _rows: &mut dyn Iterator<Item = Row>) -> Option<String> {
             Some("without its dictionary".into())
         }
     }
@@ -181,11 +185,23 @@ mod tests {
     fn the_remark_on_a_metric_is_that_on_its_reward_also_within_others() {
         let lacking = || Box::new(MetricReward { name: "mine".into(), metric: Box::new(Lacking) });
         let expected = ["`mine` is computed without its dictionary".to_owned()];
-        assert_eq!(lacking().remarks(), expected);
+        assert_eq!(lacking().remarks(&[]), expected);
         let mean = super::super::RunningMean::new(lacking(), 2);
         let mix = super::super::MixReward::new(vec![(1.0, Box::new(mean))]).expect("a mix");
-        assert_eq!(mix.remarks(), expected);
-        assert!(reward("metric: { chrf: {} }").expect("a reward").remarks().is_empty());
+        assert_eq!(mix.remarks(&[]), expected);
+        assert!(reward("metric: { chrf: {} }").expect("a reward").remarks(&[]).is_empty());
+    }
+
+    #[test]
+    fn a_remark_may_depend_on_the_references_of_the_prompts() {
+        let parent = reward("metric: { parent_totto: {} }").expect("a reward");
+        let remarks = |references: &[&str]| {
+            let made = rollouts([("table", json!({ "references": references }), "text")]);
+            parent.remarks(&made.prompts.iter().collect::<Vec<_>>())
+        };
+        assert!(remarks(&["a", "b", "c"]).is_empty());
+        let [remark] = &remarks(&["a", "b", "c", "d"])[..] else { panic!("one remark") };
+        assert!(remark.starts_with("`parent_totto` is computed with the first three references"), "{remark}");
     }
 
     #[test]

@@ -3,7 +3,7 @@
 use super::{Reward, RewardError, Score, Scores, config_error, interrupted, report};
 use crate::metric::distinct_names;
 use crate::progress::{Progress, RunSteps, Unwatched};
-use crate::rollout::Rollouts;
+use crate::rollout::{Prompt, Rollouts};
 
 /// `Σ weight · reward`, token by token, over the parts that score the row.
 ///
@@ -50,8 +50,8 @@ impl Reward for MixReward {
         self.name.into()
     }
 
-    fn remarks(&self) -> Vec<String> {
-        self.rewards.iter().flat_map(|weighted| weighted.reward.remarks()).collect()
+    fn remarks(&self, prompts: &[&Prompt]) -> Vec<String> {
+        self.rewards.iter().flat_map(|weighted| weighted.reward.remarks(prompts)).collect()
     }
 
     fn depends_on_batch(&self) -> bool {

@@ -73,7 +73,7 @@ pub use lexicon::{Lexicon, LexiconReward};
 pub use matching::{ExactMatchReward, RegexReward, SubstringReward};
 pub use mathematics::{CosineReward, MathReward};
 pub use metric::MetricReward;
-pub(crate) use metric::{check_references, measured_rows};
+pub(crate) use metric::{check_references, measured_rows, row_of};
 pub use mix::MixReward;
 pub use numeric::NumericAnswerReward;
 pub use overlong::SoftOverlong;
@@ -100,8 +100,8 @@ pub trait Reward: Send {
         self.score(rollouts)
     }
 
-    /// Returns remarks that readers of the values need, such as a missing file that changes how a metric is computed.
-    fn remarks(&self) -> Vec<String> {
+    /// Returns remarks that readers of the values for `prompts` need, such as a missing file that changes how a metric is computed.
+    fn remarks(&self, _prompts: &[&Prompt]) -> Vec<String> {
         Vec::new()
     }
 

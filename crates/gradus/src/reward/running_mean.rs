@@ -2,7 +2,7 @@
 
 use super::{Reward, Score, Scores};
 use crate::progress::{Progress, Unwatched};
-use crate::rollout::Rollouts;
+use crate::rollout::{Prompt, Rollouts};
 
 /// Replaces each completion's value by the mean over the completions of its group up to this one. A group is a fixed
 /// number of consecutive completions. RL4LMs' code does this to `intent_accuracy` by mistake; a completion then earns
@@ -24,8 +24,8 @@ impl Reward for RunningMean {
         self.inner.name()
     }
 
-    fn remarks(&self) -> Vec<String> {
-        self.inner.remarks()
+    fn remarks(&self, prompts: &[&Prompt]) -> Vec<String> {
+        self.inner.remarks(prompts)
     }
 
     fn depends_on_batch(&self) -> bool {

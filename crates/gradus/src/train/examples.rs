@@ -109,10 +109,13 @@ fn answered_prompts(plan: &Plan, start: &Start, rows: &[Row], observer: &mut dyn
     let room = room(plan, start, max_new_tokens(plan), LengthKey::Evaluation)?;
     let options = tokenize_options(plan, &start.model, Some(room))?;
     let made = data::prompts(&prompts, &start.model.tokenizer, start.model.template.as_ref(), &options)?;
-    report("completed in evaluations", &made.counts, observer);
+    report("completed in evaluations", &made.counts, None, observer);
     let mut examples = made.examples;
-    if !plan.is_set("train.max_eval_rows") {
+    if !plan.is_set("train.max_eval_rows") && examples.len() > MAX_EVAL_PROMPTS {
         examples.truncate(MAX_EVAL_PROMPTS);
+        let message =
+            format!("completed in evaluations: only the first {MAX_EVAL_PROMPTS}, unless `train.max_eval_rows` is set");
+        observer.event(&Event::Message(&message));
     }
     Ok(examples)
 }
@@ -271,7 +274,7 @@ fn splits<E>(
     split.remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
     split.filtered.iter().for_each(|filtered| observer.event(&Event::Message(filtered)));
     let train = make(&split.train).map_err(|error| of_all_rows(split, &make, error))?;
-    report("training", &train.counts, observer);
+    report("training", &train.counts, split.train_limit(), observer);
     let mut skipped = split.skipped.clone();
     skipped.extend(train.skipped);
     let mut held_out = Vec::new();
@@ -283,7 +286,7 @@ fn splits<E>(
     if !split.evaluated().is_empty() {
         match make(split.evaluated()) {
             Ok(made) => {
-                report("held out", &made.counts, observer);
+                report("held out", &made.counts, split.eval_limit(&split.held_out), observer);
                 skipped.extend(made.skipped);
                 held_out = made.examples;
             }
@@ -296,7 +299,7 @@ fn splits<E>(
     if !split.test.is_empty() {
         match make(&split.test) {
             Ok(made) => {
-                report("test", &made.counts, observer);
+                report("test", &made.counts, split.eval_limit(&split.test), observer);
                 skipped.extend(made.skipped);
                 test = made.examples;
             }

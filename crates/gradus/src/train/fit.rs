@@ -7,13 +7,9 @@ use crate::error::Result;
 use crate::method::Cast;
 use crate::pretrained::IdReader;
 
-/// Models that read the policy's ids, with their names in messages.
-fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)> {
-    let reference = cast.reference.as_ref().map(|player| (player.role.display_name, player));
-    [("the policy", &cast.policy)]
-        .into_iter()
-        .chain(reference)
-        .chain(cast.critic.as_ref().map(|critic| ("the critic", critic)))
+/// Models that read the ids of the start model's tokenizer.
+fn readers(cast: &Cast<Player>) -> impl Iterator<Item = &Player> {
+    std::iter::once(&cast.policy).chain(&cast.reference).chain(&cast.critic)
 }
 
 /// Checks that all these models use the same ids and have every id that the policy may sample.
@@ -21,9 +17,9 @@ fn readers(cast: &Cast<Player>) -> impl Iterator<Item = (&'static str, &Player)>
 /// # Errors
 /// The first model that does not fit, with a hint.
 pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result<()> {
-    for (role, player) in readers(cast).filter(|(_, player)| player.is_named()) {
-        let checked = reader(role, player).check(&start.model, &cast.policy.name, samples);
-        checked.map_err(|error| error.with_hint(suggestion(role)))?;
+    for player in readers(cast).filter(|player| player.is_named()) {
+        let checked = reader(player).check(&start.model, &cast.policy.name, samples);
+        checked.map_err(|error| error.with_hint(suggestion(player.role.display_name)))?;
     }
     Ok(())
 }
@@ -33,16 +29,16 @@ pub(super) fn check(cast: &Cast<Player>, start: &Start, samples: bool) -> Result
 /// # Errors
 /// The first model that has fewer.
 pub(super) fn check_positions(cast: &Cast<Player>, (needed, taken): (usize, usize)) -> Result<()> {
-    for (role, player) in readers(cast) {
+    for player in readers(cast) {
         let most = player.shape.made_for.unwrap_or_default();
         let hint = format!("set `train.max_length` to {}", most.saturating_sub(taken));
-        reader(role, player).check_positions(needed).map_err(|error| error.with_hint(hint))?;
+        reader(player).check_positions(needed).map_err(|error| error.with_hint(hint))?;
     }
     Ok(())
 }
 
-fn reader<'a>(role: &'a str, player: &'a Player) -> IdReader<'a> {
-    IdReader { role, name: &player.name, dir: &player.dir, shape: &player.shape }
+fn reader(player: &Player) -> IdReader<'_> {
+    IdReader { role: player.role.display_name, name: &player.name, dir: &player.dir, shape: &player.shape }
 }
 
 fn suggestion(role: &str) -> &'static str {

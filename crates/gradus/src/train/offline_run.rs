@@ -38,7 +38,11 @@ impl RunContext<'_> {
         let OfflineData { splits, prompts, test_prompts } =
             examples::offline_data(method, self.plan, self.start, self.cast, observer)?;
         let examples::ExampleSplits { train, held_out, test, not_trained } = splits;
-        let measuring = self.measuring(observer)?;
+        let completed: Vec<&Prompt> = prompts.iter().chain(&test_prompts).collect();
+        let (measuring, mut remarks) = self.measuring(&completed, observer)?;
+        if completed.is_empty() {
+            remarks.clear();
+        }
         let sizes = train.iter().map(|example| forecast::of_example(&M::rows(example)));
         self.check_memory(sizes.collect(), &[], observer)?;
         let model: Model<M> = self.models().policy()?;
@@ -79,10 +83,6 @@ impl RunContext<'_> {
             if let (Some(reference), Some(policy)) = (&following, model.language()) {
                 reference.end_step(done, || policy.clone());
             }
-        };
-        let remarks = match prompts.is_empty() && test_prompts.is_empty() {
-            true => Vec::new(),
-            false => measuring.remarks().collect(),
         };
         let mut recorder = self.recorder(remarks, observer)?;
         not_trained.write(self.directory)?;

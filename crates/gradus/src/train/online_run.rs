@@ -51,9 +51,11 @@ impl RunContext<'_> {
         let special_ids = self.start.model.tokenizer.special_ids();
         let mut algorithm = method.algorithm(AlgorithmInputs { critic, lagged, special_ids, kl_coefficient, state });
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
-        let measuring = self.measuring(observer)?;
-        let further = measuring.further_remarks(&*reward);
+        let prompts: Vec<&Prompt> = train.iter().chain(&held_out).chain(&test).collect();
+        let (measuring, mut remarks) = self.measuring(&prompts, observer)?;
+        let further = measuring.further_remarks(&*reward, &prompts);
         further.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
+        remarks.extend(further);
 
         let order = self.order(Purpose::PromptOrder, train.len());
         let per_epoch = train.len() as f64 / order.batch_size as f64;
@@ -70,7 +72,7 @@ impl RunContext<'_> {
             policy.save(purpose.choose(&self.start.model, &for_use), path)
         };
         let stop_ids = self.start.model.stop_ids();
-        let mut recorder = self.recorder(measuring.remarks().chain(further).collect(), observer)?;
+        let mut recorder = self.recorder(remarks, observer)?;
         not_trained.write(self.directory)?;
         let task = Online {
             prompts: &train,

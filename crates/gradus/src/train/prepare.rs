@@ -165,6 +165,10 @@ pub struct Split {
     pub train: Vec<Row>,
     /// Held-out rows, which are never trained on.
     pub held_out: Vec<Row>,
+    /// `train.max_rows`, if the data have that many rows.
+    pub max_rows: Option<usize>,
+    /// `train.max_eval_rows`: most rows that are held out, or read as test rows.
+    pub max_eval_rows: usize,
     /// Whether the run evaluates the held-out rows. If not, they are only kept from training.
     pub evaluates: bool,
     /// Test rows, which are never trained on.
@@ -181,6 +185,16 @@ impl Split {
     /// Held-out rows that the run evaluates.
     pub fn evaluated(&self) -> &[Row] {
         if self.evaluates { &self.held_out } else { &[] }
+    }
+
+    /// Key and value of the limit of training rows, if it was reached.
+    pub fn train_limit(&self) -> Option<(&'static str, usize)> {
+        Some(("train.max_rows", self.max_rows?))
+    }
+
+    /// Key and value of the limit of held-out or test rows, if `rows` reach it.
+    pub fn eval_limit(&self, rows: &[Row]) -> Option<(&'static str, usize)> {
+        (rows.len() >= self.max_eval_rows).then_some(("train.max_eval_rows", self.max_eval_rows))
     }
 }
 
@@ -212,6 +226,7 @@ pub fn rows(
     if let Some(most) = drawn_from_all {
         rows = draw(rows, most, plan.seed().stream(Purpose::Rows, 0, 0));
     }
+    let max_rows = train.max_rows.filter(|&most| rows.len() >= most);
     // Number of rows up to the end of each source.
     let mut ends = vec![rows.len()];
     for (i, source) in config.mix.iter().enumerate() {
@@ -262,7 +277,7 @@ pub fn rows(
             held_out
         }
     };
-    Ok(Split { train: rows, held_out, evaluates, test, skipped, filtered, remarks })
+    Ok(Split { train: rows, held_out, max_rows, max_eval_rows: most, evaluates, test, skipped, filtered, remarks })
 }
 
 fn bad_rows(plan: &Plan) -> BadRows {
@@ -400,13 +415,14 @@ pub fn tokenize_options(plan: &Plan, model: &Pretrained, max_length: Option<usiz
     })
 }
 
-/// Reports how many rows were used.
-pub fn report(what: &str, counts: &Counts, observer: &mut dyn Observer) {
+/// Reports how many rows were used. A reached `limit`, its key and value, is named: files may have more rows than were read.
+pub fn report(what: &str, counts: &Counts, limit: Option<(&str, usize)>, observer: &mut dyn Observer) {
     let blocks = match counts.blocks {
         0 => String::new(),
         blocks => format!(" in {blocks} blocks"),
     };
-    let message = format!("{what}: {} of {} rows, {} tokens{blocks}", counts.kept, counts.rows, counts.tokens);
+    let limit = limit.map_or_else(String::new, |(key, most)| format!("; `{key}` is {most}"));
+    let message = format!("{what}: {} of {} rows, {} tokens{blocks}{limit}", counts.kept, counts.rows, counts.tokens);
     observer.event(&Event::Message(&message));
     for remark in counts.remarks() {
         observer.event(&Event::Warning(&format!("{what}: {remark}")));

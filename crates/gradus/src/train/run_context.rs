@@ -26,6 +26,7 @@ use crate::metric_models::MetricModels;
 use crate::observer::{Event, Observer};
 use crate::ranks::Lanes;
 use crate::rng::Purpose;
+use crate::rollout::Prompt;
 use crate::run::metrics::{REMARKS, is_of_evaluation};
 use crate::run::{Checkpoint, MetricsRow, RunDir, read_metrics};
 use crate::run_report;
@@ -91,14 +92,19 @@ impl RunContext<'_> {
         Ok(())
     }
 
-    /// Metrics of completions in evaluations.
-    pub(super) fn measuring(&self, observer: &mut dyn Observer) -> Result<Measuring> {
+    /// Metrics of completions of `prompts` in evaluations, and remarks on their values.
+    pub(super) fn measuring(
+        &self,
+        prompts: &[&Prompt],
+        observer: &mut dyn Observer,
+    ) -> Result<(Measuring, Vec<String>)> {
         let evaluation = &self.plan.train().evaluation;
         let models = MetricModels::new(self.device.clone().inner(), self.passes());
         let interrupt = observer.interrupt();
         let measuring = Measuring::new(&evaluation.metrics, evaluation.post_process.as_ref(), &models, &interrupt)?;
-        measuring.remarks().for_each(|remark| observer.event(&Event::Warning(&remark)));
-        Ok(measuring)
+        let remarks = measuring.remarks(prompts);
+        remarks.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
+        Ok((measuring, remarks))
     }
 
     pub(super) fn models(&self) -> Models<'_> {

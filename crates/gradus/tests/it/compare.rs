@@ -10,7 +10,7 @@ use gradus::comparison::{Comparison, Entry};
 use gradus::config::{ComparisonDefinition, ComparisonRequest, Plan, Registry};
 use gradus::machine::Machine;
 use gradus::reward::{Reward, RewardError, Score};
-use gradus::rollout::Rollouts;
+use gradus::rollout::{Prompt, Rollouts};
 use gradus::run::{Existing, RunDir};
 use gradus::train::observer::{Event, Observer};
 use serde_json::Value;
@@ -180,7 +180,7 @@ impl Reward for Lacking {
         rollouts.rollouts.iter().map(|rollout| Ok(Score::sequence(1.0, rollout.completion_ids.len()))).collect()
     }
 
-    fn remarks(&self) -> Vec<String> {
+    fn remarks(&self, _prompts: &[&Prompt]) -> Vec<String> {
         vec!["`lacking` is computed without its dictionary".into()]
     }
 }
