@@ -311,6 +311,22 @@ fn whole_numbers_have_bounds_that_mean_something() {
 
 #[cfg(unix)]
 #[test]
+fn pipes_in_directories_of_data_and_runs_are_refused() {
+    let test = CliTest::with("data/b.jsonl", "{\"text\": \"The tea is good.\"}\n");
+    std::fs::create_dir_all(test.path().join("runs/one")).expect("a directory");
+    test.write("runs/one/config.yml", "# Written by gradus 0.1.0\n");
+    for pipe in ["data/a.jsonl", "runs/one/state.json"] {
+        let pipe = test.path().join(pipe);
+        assert!(std::process::Command::new("mkfifo").arg(pipe).status().expect("mkfifo").success());
+    }
+    // Opening a pipe would wait for a writer.
+    test.fails(&["data", "show", "data"], 1, "error: data/a.jsonl: it is a pipe, but a file is needed\n");
+    let table = test.succeeds(&["runs", "list"]);
+    assert!(table.contains("one cannot be read: runs/one/state.json: it is a pipe, but a file is needed"), "{table}");
+}
+
+#[cfg(unix)]
+#[test]
 fn a_configuration_comes_from_a_file_or_a_pipe_with_an_end() {
     use std::io::Write as _;
     let test = CliTest::new();
