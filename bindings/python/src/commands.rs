@@ -97,7 +97,7 @@ pub fn measure<'py>(
         let metric = metric.build(&models, &stopped)?;
         let measures = metric.measure(&rows).map_err(of_row)?;
         let values = measures.into_iter().map(|measure| (measure.part.clone(), measure.value(), measure.row_values()));
-        Ok((values.collect::<Vec<_>>(), metric.remark()))
+        Ok((values.collect::<Vec<_>>(), metric.remark(&mut rows.iter().cloned())))
     })?;
     let (values, remark) = found.map_err(|error: Error| exception(py, error))?;
     Ok((PyList::new(py, values)?, remark))
