@@ -199,7 +199,7 @@ const PARTS: &[(&str, &[&str])] = &[
             "gradus_kernels",
         ],
     ),
-    ("create", &["device", "model", "suggest", "text"]),
+    ("create", &["device", "machine", "model", "suggest", "text"]),
     (
         "trainer",
         &[
