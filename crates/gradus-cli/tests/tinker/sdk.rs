@@ -115,7 +115,8 @@ fn the_client_survives_a_server_that_is_killed() {
         }
         is_ok |= line == "survives: ok";
     }
-    assert!(child.wait().expect("it ends").success() && is_ok && kills == 4, "{kills} kills");
+    let status = child.wait().expect("it ends");
+    assert!(status.success() && is_ok && kills == 4, "{status}, ok: {is_ok}, {kills} kills");
 }
 
 #[test]

@@ -138,6 +138,10 @@ impl RunDir {
         }
         // Only under the lock: before, another process may have been writing.
         atomic::recover(&run.path)?;
+        if existing == Existing::Refuse {
+            // Left by a run that ended before its first step. The log of the new run begins empty.
+            remove_entries(&run.path, &["log.txt"])?;
+        }
         for inner in [run.checkpoints(), run.plots(), run.path.join("bad_batches")] {
             if inner.is_dir() {
                 atomic::recover(&inner)?;
