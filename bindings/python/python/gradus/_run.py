@@ -49,14 +49,12 @@ class Run:
         return str(self.path)
 
     def __repr__(self) -> str:
-        best = self.results.get("best") or {}
+        results = self.results
+        best = results.get("best") or {}
+        # A run that has not finished has no results, only metrics.
+        steps = results["steps"] if "steps" in results else max((row["step"] for row in self.rows), default=0)
         shown = f", best {best['metric']} {best['value']:.4g} at step {best['step']}" if best.get("metric") else ""
-        return f"<gradus.Run {str(self.path)!r}: {counted(self._steps())}{shown}>"
-
-    def _steps(self) -> int:
-        """Return the number of steps, or of those in the metrics if the run has not finished."""
-        rows = [] if "steps" in self.results else self.rows
-        return int(self.results.get("steps", max((row["step"] for row in rows), default=0)))
+        return f"<gradus.Run {str(self.path)!r}: {counted(steps)}{shown}>"
 
     def _state(self) -> str | None:
         path = self.path / "state.json"
