@@ -36,6 +36,11 @@ pub struct Machine {
     pub build: Vec<String>,
 }
 
+/// Formats a size in memory for messages: `1.5 GB`, with 10⁹ bytes per GB.
+pub fn gigabytes(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
 impl Machine {
     /// Inspects this machine.
     pub fn detect() -> Self {

@@ -8,7 +8,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::files::atomic;
 use crate::files::output::Outputs;
-use crate::machine::Machine;
+use crate::machine::{Machine, gigabytes};
 use crate::model::{
     CausalLm, Classifier, Family, ModelDir, ModelShape, families, resolve, save_causal, save_classifier,
 };
@@ -133,7 +133,6 @@ fn check_memory(dir: &ModelDir, memory: Option<u64>) -> Result<()> {
     match memory.filter(|&memory| memory < needed) {
         None => Ok(()),
         Some(memory) => {
-            let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
             let message = format!("the weights need {}, but this machine has {}", gigabytes(needed), gigabytes(memory));
             Err(Error::input(message).with_hint("set smaller sizes with `--set KEY=VALUE`"))
         }

@@ -12,7 +12,7 @@ use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
 use crate::generate::TrainedLogprobs;
 use crate::learner::optimizer::MomentFormat;
-use crate::machine::Machine;
+use crate::machine::{Machine, gigabytes};
 use crate::memory::terms::{Adapter, Head, Model, Moments};
 use crate::memory::{Forecast, Reference, RowSize, Sampling, Steps, Workload};
 use crate::method::{Cast, Iteration, Lifetime, RolloutKeys, TrainedBy, TrainedParts};
@@ -349,10 +349,6 @@ pub fn unknown_memory(forecast: &Forecast, machine: &Machine) -> Option<String> 
         "the run needs {peak} of the memory of `{gpu}`, whose driver does not report its memory: the run is not \
          rejected"
     ))
-}
-
-fn gigabytes(bytes: u64) -> String {
-    format!("{:.1} GB", bytes as f64 / 1e9)
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ use crate::card;
 use crate::config::Plan;
 use crate::error::{Error, Result};
 use crate::evaluation::Measuring;
-use crate::machine::Machine;
+use crate::machine::{Machine, gigabytes};
 use crate::memory::RowSize;
 use crate::method::Cast;
 use crate::metric_models::MetricModels;
@@ -82,7 +82,6 @@ impl RunContext<'_> {
         }
         let own = forecast.host_bytes.unwrap_or(forecast.peak_bytes);
         if let Some(free) = machine.memory_free_bytes.filter(|&free| free < own) {
-            let gigabytes = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
             observer.event(&Event::Warning(&format!(
                 "the run needs about {}, and {} of memory are free now: other programs may run out of memory",
                 gigabytes(own),
