@@ -11,7 +11,7 @@ use crate::comparison::{Comparison, Entry};
 use crate::config::{Plan, other_settings};
 use crate::data::{self, Need, TokenizeOptions};
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluated, Evaluation, Measuring};
+use crate::evaluation::{Evaluated, Evaluation, Measuring, further_remarks};
 use crate::generate::{BeamParams, Record, SamplingParams};
 use crate::metric_models::MetricModels;
 use crate::model::open_model;
@@ -19,7 +19,7 @@ use crate::model::{CausalLm, ModelDir, WeightFormat};
 use crate::reward::config::Learned;
 use crate::reward::{self, Interrupt, Reward, Score};
 use crate::rng::Seed;
-use crate::rollout::{Episodes, LocalEngine, Policy, Sampler, Scene};
+use crate::rollout::{Episodes, LocalEngine, Policy, Prompt, Sampler, Scene};
 use crate::run::samples::Sample;
 use crate::run::{Existing, RunDir};
 use crate::run_report::reset_peak_memory;
@@ -133,7 +133,7 @@ struct Judge<'a> {
     plan: &'a Plan,
     start: Start,
     reference: CausalLm,
-    prompts: Vec<crate::rollout::Prompt>,
+    prompts: Vec<Prompt>,
     params: SamplingParams,
     beams: Option<BeamParams>,
     stop: Vec<String>,
@@ -239,7 +239,8 @@ impl<'a> Judge<'a> {
         let mut reward = self.reward()?;
         // Each policy has its own reward, but all these rewards have the same remarks.
         if let Some(reward) = reward.as_ref().filter(|_| !self.has_remarked.replace(true)) {
-            let further = self.measuring.further_remarks(&**reward, &self.prompts.iter().collect::<Vec<_>>());
+            let prompts: Vec<&Prompt> = self.prompts.iter().collect();
+            let further = further_remarks(&self.remarks.borrow(), &**reward, &prompts);
             further.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
             self.remarks.borrow_mut().extend(further);
         }

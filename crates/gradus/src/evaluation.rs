@@ -72,6 +72,11 @@ impl<'a> PolicyReads<'a> {
     }
 }
 
+/// Returns the remarks of a reward on its values for `prompts` that are not among `own`, those of the metrics.
+pub fn further_remarks(own: &[String], reward: &dyn Reward, prompts: &[&Prompt]) -> Vec<String> {
+    reward.remarks(prompts).into_iter().filter(|remark| !own.contains(remark)).collect()
+}
+
 impl Measuring {
     /// Creates the metrics of `configs`. Equal names get a number: `bleu`, `bleu_2`. `models` opens the models that they
     /// use; an `interrupt` ends the wait for programs.
@@ -103,12 +108,6 @@ impl Measuring {
     /// Returns remarks that readers of the values for `prompts` need, one sentence per metric.
     pub fn remarks(&self, prompts: &[&Prompt]) -> Vec<String> {
         self.metrics.iter().filter_map(|(name, metric)| metric.remark(name, prompts)).collect()
-    }
-
-    /// Returns the remarks of a reward that the metrics do not already make.
-    pub fn further_remarks(&self, reward: &dyn Reward, prompts: &[&Prompt]) -> Vec<String> {
-        let own = self.remarks(prompts);
-        reward.remarks(prompts).into_iter().filter(|remark| !own.contains(remark)).collect()
     }
 
     /// Whether there are no metrics.

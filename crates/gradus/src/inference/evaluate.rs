@@ -14,7 +14,7 @@ use crate::data::{
 };
 use crate::device::DeviceChoice;
 use crate::error::{Error, Result};
-use crate::evaluation::{Evaluation, Measuring};
+use crate::evaluation::{Evaluation, Measuring, further_remarks};
 use crate::generate::{BeamParams, SamplingParams};
 use crate::host::read;
 use crate::metric::{MetricConfig, NeededColumn, Resampling, Row, by_prompt};
@@ -491,7 +491,9 @@ fn samples(options: &EvalOptions, files: &Pretrained, interrupt: &Interrupt) -> 
     let made = data::prompts(&rows, &files.tokenizer, files.template.as_ref(), &tokenize)?;
     let prompts: Vec<&Prompt> = made.examples.iter().collect();
     let mut on_values = measuring.remarks(&prompts);
-    on_values.extend(reward.iter().flat_map(|reward| measuring.further_remarks(&**reward, &prompts)));
+    if let Some(reward) = &reward {
+        on_values.extend(further_remarks(&on_values, &**reward, &prompts));
+    }
     let longest = made.examples.iter().map(|prompt| prompt.ids.len()).max().unwrap_or(0);
     let reference = reference(options, files, model.position_budget().needed(longest, options.params.max_new_tokens))?;
     let params = options.params.clone().forcing(files.dir.forced_ids());

@@ -16,6 +16,7 @@ use crate::algorithm::grpo::ADAPTIVE_ENTROPY;
 use crate::algorithm::{AlgorithmInputs, OnlineMethod};
 use crate::batches::{Order, Weighted};
 use crate::error::{Error, Result};
+use crate::evaluation::further_remarks;
 use crate::files::atomic;
 use crate::learner::Learner;
 use crate::model::CausalLm;
@@ -53,7 +54,7 @@ impl RunContext<'_> {
         let mut reward = self.models().reward(self.passes(), &observer.interrupt())?;
         let prompts: Vec<&Prompt> = train.iter().chain(&held_out).chain(&test).collect();
         let (measuring, mut remarks) = self.measuring(&prompts, observer)?;
-        let further = measuring.further_remarks(&*reward, &prompts);
+        let further = further_remarks(&remarks, &*reward, &prompts);
         further.iter().for_each(|remark| observer.event(&Event::Warning(remark)));
         remarks.extend(further);
 
